@@ -1,12 +1,18 @@
-"""What the tests of the mirror share: making schedules, asking whether Redis agrees, a Redis that says nothing."""
+"""What tests of the mirror and of workers share: schedules, what Redis holds, a server or slots that stand still."""
 
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import redis
+from django.db import connections
 
 from django_delayq.models import Schedule
 from django_delayq.timing import to_ms
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
+from tests.acceptance.support import PATIENCE_SECONDS
 from tests.support import DAILY_CRON
 
 
@@ -81,3 +87,56 @@ def flush_at(monkeypatch, module, broker, name, call):
 
     monkeypatch.setattr(module, name, flushing)
     return count
+
+
+def at_once(*calls):
+    """Call all of these at the same time, each in a thread; return what they return, and raise what one raises."""
+    barrier = threading.Barrier(len(calls))
+
+    def one(call):
+        barrier.wait(PATIENCE_SECONDS)
+        try:
+            return call()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(one, calls))
+
+
+def idle_worker(**options):
+    """A worker whose slots never start: what it submits waits."""
+    worker = Worker(WorkerOptions(**{"queues": ("default", "mail"), "threads": 1, "burst": True, **options}))
+    worker.upkeep.begin(burst=True, stopping=lambda: False)
+    return worker
+
+
+def look(worker):
+    """Have a round of the upkeep come to its look, 30 s later."""
+    worker.upkeep._due["beat"] = 0.0
+    worker.upkeep.round()
+
+
+class Running:
+    """A worker in a thread of this process."""
+
+    def __init__(self, **options):
+        self.worker = Worker(WorkerOptions(**{"queues": ("default",), "threads": 4, **options}))
+        self.status = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        self.status = self.worker.run()
+
+    def ended(self):
+        self._thread.join(PATIENCE_SECONDS)
+        assert not self._thread.is_alive()
+        return self.status
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.worker.stop()
+        self.ended()

@@ -15,12 +15,13 @@ from django_delayq import declared, failures
 from django_delayq.admin import history as history_page
 from django_delayq.admin.events import message_of
 from django_delayq.fields import utcnow
-from django_delayq.models import Cancellation, Control, Definition, Dismissal, Run, Schedule, kept
+from django_delayq.models import Cancellation, Definition, Dismissal, Run, Schedule, kept
 from tests.integration.admin_pages import (
     HOSTILE,
     LIST,
     RUNS,
     change_url,
+    chosen,
     client_for,
     fields,
     make,
@@ -29,7 +30,7 @@ from tests.integration.admin_pages import (
     texts,
 )
 from tests.integration.test_admin_failures import PAGE as FAILURES
-from tests.integration.test_admin_failures import chosen, fail, links, rows_of
+from tests.integration.test_admin_failures import fail, links, rows_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 AUDIT = "/admin/django_delayq/auditentry/"
@@ -65,9 +66,6 @@ def listed(page):
     """Return (of what, what) of each line of the audit, the newest first."""
     assert page.status_code == 200
     return [(entry.object_repr, message_of(entry)) for entry in page.context["cl"].result_list]
-
-
-# -- what is kept
 
 
 def test_an_edit_keeps_what_it_replaces():
@@ -166,9 +164,6 @@ def test_a_sync_says_that_it_was_it():
     assert row.definitions.get().by == "delayq_sync"
 
 
-# -- the history of a schedule
-
-
 def test_the_history_tells_who_changed_what_from_what_to_what(boss):
     row = make(**ADD, args=[1])
     assert client_for("view_schedule", "change_schedule").post(
@@ -216,7 +211,7 @@ def test_only_secrets_that_differ_are_said_to_differ(boss):
         assert "differs in what is hidden" in text_of(page) and "hunter" not in page.content.decode()
 
 
-def test_restoring_shows_the_difference_asks_and_is_logged(boss):
+def test_restoring_shows_the_difference_asks_overwrites_no_later_edit_and_is_logged(boss):
     row = make(cron="0 9 * * *")
     row.cron = "30 9 * * *"
     row.save()
@@ -229,6 +224,12 @@ def test_restoring_shows_the_difference_asks_and_is_logged(boss):
     assert "at 09:30, every day" in text_of(asked) and "at 09:00, every day" in text_of(asked)
     assert Schedule.objects.get().cron == "30 9 * * *", "it only asks"
     posted = asked_with(asked)
+    row.cron = "45 9 * * *"
+    row.save()
+    page = boss.post(address, posted)
+    assert "meanwhile" in texts(page)[0] and "45" in text_of(page)
+    assert Schedule.objects.get().cron == "45 9 * * *", "what somebody has changed meanwhile is not overwritten"
+    posted = asked_with(boss.get(address))
     done = boss.post(address, posted, follow=True)
     assert "is again as it was" in " ".join(texts(done))
     assert Schedule.objects.get().cron == "0 9 * * *"
@@ -236,19 +237,6 @@ def test_restoring_shows_the_difference_asks_and_is_logged(boss):
     assert who == "u0" and text.startswith("Restored what it was until") and changes[0][0] == "recurrence"
     again = boss.post(address, {**posted, "seen": str(Schedule.objects.get().generation)}, follow=True)
     assert "There is nothing to restore." in texts(again)
-
-
-def test_what_somebody_has_changed_meanwhile_is_not_overwritten(boss):
-    row = make(cron="0 9 * * *")
-    row.cron = "30 9 * * *"
-    row.save()
-    address = restore(row, row.definitions.get())
-    posted = asked_with(boss.get(address))
-    row.cron = "45 9 * * *"
-    row.save()
-    page = boss.post(address, posted)
-    assert "meanwhile" in texts(page)[0] and "45" in text_of(page)
-    assert Schedule.objects.get().cron == "45 9 * * *"
 
 
 def test_what_cannot_be_restored_says_why(boss):
@@ -294,9 +282,6 @@ def test_a_history_of_any_length_costs_the_same(boss):
     assert counts[0] == counts[1]
 
 
-# -- the run
-
-
 def test_a_run_shows_the_definition_that_it_ran_with(boss):
     row = make(**SECRET)
     run = Run.of(row, utcnow(), status="succeeded")
@@ -316,9 +301,6 @@ def test_a_run_shows_the_definition_that_it_ran_with(boss):
     assert "Not kept: it was replaced" in text_of(boss.get(address))
     row.delete()
     assert "Not kept: the schedule was deleted." in text_of(boss.get(address))
-
-
-# -- everything
 
 
 def test_every_act_of_an_operator_is_in_the_list(boss, built):
@@ -396,9 +378,6 @@ def test_everybody_sees_what_they_may_see_and_changes_nothing(boss):
     assert LogEntry.objects.count() == 2
 
 
-# -- dismissals
-
-
 def test_a_dismissal_is_seen_and_taken_back(boss, broker):
     fail(make())
     address = links(boss.get(FAILURES), "Dismiss")[0]
@@ -417,10 +396,3 @@ def test_a_dismissal_is_seen_and_taken_back(boss, broker):
         for text in ("The dismissal was taken back.", "Dismissed.")
     ]
     assert failures.take_back("x" * 32) is None
-
-
-def test_a_limit_is_lifted_and_that_is_noted(boss):
-    boss.post(f"{CONTROLS}add/", {"kind": "queue", "name": "mail", "most": "3"})
-    row = Control.objects.get()
-    boss.post(CONTROLS, {"action": "resume", "_selected_action": [row.pk]})
-    assert [text for _name, text in listed(boss.get(AUDIT))] == ["nothing is held back", "3 at a time"]

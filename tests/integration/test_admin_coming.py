@@ -55,8 +55,9 @@ def heat(page: str) -> dict[str, list[str]]:
 
 
 def test_the_map_has_an_hour_for_each_column_and_names_the_peaks(boss):
-    crowd(12), crowd(5, "30 14 * * *", queue="mail"), old("busy", cron="*/10 * * * *")
     old("off", enabled=False, cron="* * * * *")
+    assert "Nothing falls due in this time." in shown(boss)
+    crowd(12), crowd(5, "30 14 * * *", queue="mail"), old("busy", cron="*/10 * * * *")
     ended = old("ended", cron="* * * * *")
     ScheduleState.objects.filter(schedule=ended).update(condition=Condition.EXHAUSTED)
     page = shown(boss)
@@ -87,11 +88,6 @@ def test_numbers_are_those_of_the_clock_of_the_project(boss):
         page = shown(boss)
     assert "1 at 09:00" in page and "Times of Asia/Kolkata." in page
     assert heat(page)["default"] == [""] * 16 + ["1"] + [""] * 7
-
-
-def test_nothing_to_come_is_said(boss):
-    make("off", enabled=False)
-    assert "Nothing falls due in this time." in shown(boss)
 
 
 def test_the_next_twenty_runs_are_named(boss):

@@ -15,7 +15,7 @@ from django_delayq.admin import failures as page_of_failures
 from django_delayq.failures import runs
 from django_delayq.fields import utcnow
 from django_delayq.models import Dismissal, Run, Schedule
-from tests.integration.admin_pages import HOSTILE, client_for, make, make_job, texts
+from tests.integration.admin_pages import HOSTILE, chosen, client_for, make, make_job, texts
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -42,17 +42,6 @@ def links(page, words):
     """Return the addresses of the links of these words."""
     text = page.content.decode()
     return [html.unescape(found) for found in re.findall(rf'<a [^>]*href="([^"]+)"[^>]*>{words}</a>', text)]
-
-
-def chosen(page):
-    """Return what the page that asks would post."""
-    found: dict[str, list[str]] = {"apply": ["1"]}
-    for name, value in page.context["hidden"]:
-        found.setdefault(name, []).append(str(value))
-    return found
-
-
-# -- the groups
 
 
 def test_failures_are_grouped_by_task_and_what_their_errors_have_in_common(boss, broker):
@@ -244,9 +233,6 @@ def test_hostile_texts_are_escaped_and_secrets_hidden(boss, broker):
     assert html.escape(HOSTILE) in pages[0].content.decode()
 
 
-# -- who may
-
-
 def test_who_may_view_runs_may_view_it_and_nobody_else(broker):
     fail(make())
     make_job()
@@ -302,9 +288,6 @@ def test_a_group_that_is_gone_says_so(boss, broker, name):
     assert not Run.objects.exists() and not Dismissal.objects.exists()
 
 
-# -- run again
-
-
 def test_run_again_orders_one_run_of_each_schedule_that_is_there(boss, broker):
     one, two, gone, other = make("one"), make("two", enabled=False), make("gone"), make("other")
     for row in (one, one, two, gone):
@@ -323,13 +306,19 @@ def test_run_again_orders_one_run_of_each_schedule_that_is_there(boss, broker):
     ]  # fmt: skip
 
 
-def test_what_fails_after_it_was_asked_is_not_run_again(boss, broker):
-    fail(make("one"))
-    (address,) = links(boss.get(PAGE), "Run again")
-    asked = boss.get(address)
+def test_what_fails_after_it_was_asked_is_neither_run_again_nor_dismissed(boss, broker):
+    fail(make("one"), HOUR)
+    page = boss.get(PAGE)
+    addresses = [links(page, words)[0] for words in ("Run again", "Dismiss")]
+    asked = [boss.get(address) for address in addresses]
     fail(make("two"))
-    boss.post(address, chosen(asked))
+    for address, page in zip(addresses, asked, strict=True):
+        boss.post(address, chosen(page))
     assert list(Run.objects.filter(origin="manual").values_list("schedule_name", flat=True)) == ["one"]
+    assert len(rows_of(boss.get(PAGE))) == 1
+    boss.post(addresses[1], chosen(boss.get(addresses[1])))
+    assert rows_of(boss.get(PAGE)) == [] and Dismissal.objects.count() == 1
+    assert "Nothing has failed that is not dismissed." in boss.get(PAGE).content.decode()
 
 
 def test_more_than_are_done_at_once_are_refused_with_words(boss, broker, monkeypatch):
@@ -352,9 +341,6 @@ def test_more_than_are_done_at_once_are_refused_with_words(boss, broker, monkeyp
     assert "None of its schedules" in texts(boss.post(address, {"_selected_action": ["x", "9" * 30]}, follow=True))[0]
 
 
-# -- dismiss
-
-
 def test_a_dismissed_group_is_hidden_until_it_fails_again(boss, broker):
     row = make()
     fail(row, HOUR, "KeyError: 'a'")
@@ -374,19 +360,6 @@ def test_a_dismissed_group_is_hidden_until_it_fails_again(boss, broker):
     assert len(rows_of(everything)) == 2 and "dismissed by u0" in everything.content.decode()
     fail(row, MINUTE, "KeyError: 'b'")
     assert {each["text"]: each["count"] for each in rows_of(boss.get(PAGE))} == {"KeyError: '…'": 2, "Other: x": 1}
-
-
-def test_what_fails_while_it_is_asked_stays_visible(boss, broker):
-    row = make()
-    fail(row, HOUR)
-    (address,) = links(boss.get(PAGE), "Dismiss")
-    asked = boss.get(address)
-    fail(row, MINUTE)
-    boss.post(address, chosen(asked))
-    assert len(rows_of(boss.get(PAGE))) == 1
-    boss.post(address, chosen(boss.get(address)))
-    assert rows_of(boss.get(PAGE)) == [] and Dismissal.objects.count() == 1
-    assert "Nothing has failed that is not dismissed." in boss.get(PAGE).content.decode()
 
 
 @pytest.mark.parametrize("until", [None, "", "nonsense", "2099-01-01T00:00:00", "9" * 400, "0001-01-01T00:00:00+23:59"])
@@ -412,9 +385,6 @@ def test_dismissals_of_what_is_long_gone_are_forgotten(broker):
     failures.dismiss("b" * 32, utcnow() - 6 * DAY)
     failures.dismiss("c" * 32, utcnow(), "x" * 500)
     assert sorted(failures.read_dismissals()) == ["b" * 32, "c" * 32]
-
-
-# -- jobs
 
 
 def test_jobs_are_groups_of_the_same_list_which_are_retried_or_deleted(boss, built):

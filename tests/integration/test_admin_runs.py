@@ -143,6 +143,8 @@ def test_all_attempts_are_shown_with_times_workers_and_tracebacks(viewer):
         assert text in table, text
     assert "12:00:00.013" in table and "2.00 s" in table and "web-1:4711" in table, "the last one, of the row"
     assert table.count("<details>") == 1 and table.count("<tr>") == 4
+    again = make_run(2, status="queued", started_at=None, attempts=[attempt(1, title="KeyError: 'x'")])
+    assert "delayq-attempts" in page_of(viewer, f"{RUNS}{again.pk}/change/"), "while it waits to be tried again"
     page = page_of(viewer, f"{RUNS}{make_run(1).pk}/change/")
     assert "delayq-attempts" not in page and "Attempts" not in page, "there was one"
 
