@@ -219,7 +219,7 @@ def test_restoring_shows_the_difference_asks_overwrites_no_later_edit_and_is_log
     assert address in boss.get(history(row)).content.decode()
     others = client_for("view_schedule", "run_schedule", "pause_schedule")
     assert "restore/" not in others.get(history(row)).content.decode()
-    assert others.post(address, {"seen": row.generation}).status_code == 403
+    assert others.get(address).status_code == others.post(address, {"seen": row.generation}).status_code == 403
     asked = boss.get(address)
     assert "at 09:30, every day" in text_of(asked) and "at 09:00, every day" in text_of(asked)
     assert Schedule.objects.get().cron == "30 9 * * *", "it only asks"

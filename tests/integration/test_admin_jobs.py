@@ -149,6 +149,17 @@ def test_a_job_that_succeeded_shows_its_result_and_until_when_it_is_kept(viewer)
     assert f"{row(result).expires_at:%Y-%m-%d %H:%M}" in page and labels(viewer, row(result)) == []
 
 
+def test_all_attempts_are_shown_also_those_of_before_it_was_retried(boss, tmp_path):
+    result = tasks.flaky.using(max_attempts=2, backoff=0.001).enqueue(str(tmp_path / "tries"), 9)
+    run_burst()
+    assert order(boss, "retry", row(result)) == ["1 job is tried again."]
+    run_burst()
+    page = page_of(boss, url(row(result)))
+    table = page[page.index("delayq-attempts") :].partition("</table>")[0]
+    places = [table.index(f"attempt {number} fails") for number in (1, 2, 3, 4)]
+    assert places == sorted(places) and table.count("<tr>") == 5
+
+
 def test_a_run_and_the_job_that_it_was_handed_over_as_lead_to_each_other(broker, viewer):
     make_due(broker, make("handed", task="tests.app.tasks.add", args=[1], backend="default"))
     run_burst()

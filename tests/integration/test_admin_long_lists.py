@@ -57,6 +57,7 @@ def make_runs(count: int, **values: object) -> None:
     ("query", "expected"),
     [
         ("", "s0 s1 s2 s3 s4 s5 s6 s7"),
+        ("o=4.1", "s0 s1 s2 s3 s4 s5 s6 s7"),
         ("o=-4.1", "s2 s3 s0 s1 s4 s5 s6 s7"),  # what has no due point comes last in both directions
         ("state=exhausted", "s4 s5"),
         ("state=unmirrored", "s6 s7"),

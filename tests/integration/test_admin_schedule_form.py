@@ -252,4 +252,5 @@ def test_the_preview_answers_while_one_types_and_saves_nothing(boss):
     assert reply["upcoming"].count(":15:00 E") == 5
     assert "add(a: int, b: int = 1)" in reply["task"]
     assert "delayq-problem" in boss.post(url, fields(cron="61 * * * *")).json()["upcoming"]
+    assert client_for("view_schedule").post(url, fields()).status_code == 403
     assert not Schedule.objects.exists()

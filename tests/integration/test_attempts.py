@@ -93,6 +93,7 @@ def test_a_point_that_fails_for_good_has_its_last_attempt_in_its_row(broker, tmp
     assert (tmp_path / "f").read_text() == "xx"
     assert [each.title for each in attempts_of(run)] == [f"RuntimeError: attempt {n} fails" for n in (1, 2)]
     assert "attempt 2 fails" in run.error
+    assert mirroring.view(broker, run.schedule).point_ms == to_ms(run.due_at + DAY), "its schedule goes on"
 
 
 def test_secrets_are_hidden_in_the_attempts_that_are_kept(broker):

@@ -156,6 +156,12 @@ def test_more_points_than_the_limit_are_refused_with_their_number_before_anythin
     assert len(orders.backfill(subject, FIRST, FIRST + 23 * DAY, limit=2)) == 2
 
 
+def test_a_time_with_far_too_many_points_is_refused_without_looking_at_them():
+    subject = schedule(cron="* * * * * *")
+    with pytest.raises(InvalidBackfill, match=r"31536000 due points.*at most 20000 are looked at"):
+        orders.plan_backfill(subject, FIRST - timedelta(days=365), FIRST - timedelta(seconds=1))
+
+
 def test_what_cannot_be_meant_is_refused_with_the_reason():
     subject = schedule()
     with pytest.raises(InvalidBackfill, match="before the start"):

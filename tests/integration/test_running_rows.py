@@ -14,6 +14,7 @@ from django_delayq.worker import showing
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import lines, wait_until
+from tests.app import tasks
 from tests.integration import mirroring
 from tests.support import make_due
 
@@ -73,13 +74,17 @@ def finish(worker, gate):
     until(worker, lambda: not len(worker.keeper))
 
 
-def test_a_point_that_runs_has_a_row_that_says_where_and_since_when_and_is_written_once(broker, gate, monkeypatch):
-    schedule(broker, gate)
+@pytest.mark.parametrize("what", ["point", "job"])
+def test_what_runs_has_a_row_that_says_where_and_since_when_and_is_written_once(broker, gate, monkeypatch, what):
+    if what == "job":
+        tasks.note.enqueue(str(gate.parent / "ran"), gate=str(gate))
+    else:
+        schedule(broker, gate)
     written, start = [], ledger.start
     monkeypatch.setattr(ledger, "start", lambda outcomes: written.append(len(outcomes)) or start(outcomes))
     with a_worker(gate) as worker:
         begin(worker, gate)
-        until(worker, Run.objects.exists)
+        until(worker, Run.objects.filter(status=Status.RUNNING).exists)
         row = Run.objects.get()
         assert (row.status, row.worker, row.attempt, row.reclaims) == (Status.RUNNING, "w1", 0, 0)
         assert row.claimed_at <= row.started_at

@@ -111,7 +111,7 @@ def test_parked_and_failing_schedules_and_open_runs_are_told_and_are_no_alarm(we
     assert (found["schedules"]["failing"]["count"], len(found["schedules"]["failing"]["names"])) == (7, 5)
     assert found["open_runs"] == {"queued": 1, "running": 0, "retrying": 0}
     lines = text().splitlines()
-    assert "Parked     1 (lost)" in lines
+    assert "Parked     1 (lost)" in lines and lines[-1] == "7 schedules fail"
     assert any(line.startswith("Failing    7 (f") and line.endswith(", …)") for line in lines)
 
 

@@ -27,6 +27,8 @@ from tests.support import DAY, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+TEN = timedelta(seconds=10)
+
 
 def schedule(name="s", task="add", **values):
     values = {"args": [2] if task == "add" else [], **values}
@@ -97,8 +99,11 @@ def test_the_context_tells_schedule_point_key_and_attempt(broker, tmp_path):
     assert (tmp_path / "f").read_text().strip() == f"s|{point.isoformat()}|{row.pk}:due:{to_ms(point)}|1"
 
 
-def test_a_result_that_is_no_json_is_noted_and_the_run_succeeds(broker):
-    make_due(broker, schedule(task="unserializable"))
+@pytest.mark.parametrize("result", [object(), 10**5000], ids=["an object", "a giant number"])
+def test_a_result_that_is_no_json_is_noted_and_the_run_succeeds(broker, monkeypatch, result):
+    make_due(broker, schedule())
+    task = registry.get_task("tests.app.tasks.add")
+    monkeypatch.setattr(type(task), "call", lambda self, *args, **kwargs: result)
     run_burst()
     run = Run.objects.get()
     assert run.status == Status.SUCCEEDED
@@ -120,12 +125,12 @@ def test_a_decided_point_is_not_run_again_and_the_chain_goes_on(broker, jitter):
     run_burst()
     assert statuses() == [Status.SUCCEEDED]
     assert view(broker, row) == before
-    assert (before.score_ms > before.point_ms == to_ms(point + DAY)) is bool(jitter)
+    assert before.point_ms == to_ms(point + DAY) and (before.score_ms > before.point_ms) is bool(jitter)
 
 
 def test_a_point_ahead_of_a_missing_one_goes_back_to_it(broker):
     """Rule R2: a hole in the ledger is filled, not jumped."""
-    row = schedule(missed="all", kind="every", cron="", every=timedelta(seconds=10))
+    row = schedule(missed="all", kind="every", cron="", every=TEN)
     first = make_due(broker, row, ago=timedelta(seconds=35))
     set_due(broker, row, "point", to_ms(first + timedelta(seconds=20)))
     run_burst()
@@ -154,15 +159,23 @@ def test_members_of_nobody_are_dropped(broker):
     assert statuses() == [Status.SUCCEEDED]
 
 
+def unexplained(first, every, count):
+    """Return which of so many points no row has."""
+    rows = [(run.due_at, run.last_due_at or run.due_at) for run in Run.objects.all()]
+    points = [first + number * every for number in range(count)]
+    return [point for point in points if not any(begin <= point <= end for begin, end in rows)]
+
+
 def test_a_schedule_disabled_behind_redis_is_skipped_and_dropped(broker):
-    row = schedule()
-    point = make_due(broker, row)
+    row = schedule(kind="every", cron="", every=TEN, missed="all")
+    point = make_due(broker, row, ago=timedelta(seconds=55))
     row.refresh_from_db()
     row.pause("holidays")
     run_burst()
-    run = Run.objects.get()
+    run = Run.objects.earliest("due_at")
     assert (run.status, run.reason, run.due_at) == (Status.SKIPPED, "paused", point)
     assert view(broker, row).score_ms is None
+    assert unexplained(point, TEN, 5) == [], "those that were missed before the pause"
 
 
 def test_one_off_runs_once_and_is_exhausted(broker):
@@ -182,7 +195,7 @@ def test_one_off_runs_once_and_is_exhausted(broker):
 
 
 def test_max_runs_exhausts_and_a_higher_number_revives(broker):
-    row = schedule(kind="every", cron="", every=timedelta(seconds=10), max_runs=2, missed="all")
+    row = schedule(kind="every", cron="", every=TEN, max_runs=2, missed="all")
     make_due(broker, row, ago=timedelta(seconds=35))
     run_burst()
     assert statuses() == [Status.SUCCEEDED] * 2
@@ -338,6 +351,14 @@ def noop(name="s", **values):
     return schedule(name, **{"task": "noop", **values})
 
 
+def test_an_empty_epoch_does_not_stop_a_shard(broker):
+    row = noop()
+    make_due(broker, row)
+    broker.client.set(f"{{{broker.config.prefix}:{broker.shard_of(f's{row.pk}', 'default')}}}:epoch", "")
+    run_burst()
+    assert Run.objects.count() == 1
+
+
 def test_points_that_passed_while_redis_was_away_are_explained_after_an_edit(broker):
     """Never mirrored (no state row, so no next_due_at), fell due 4 times, was edited 30 s ago."""
     now = from_ms(broker.now_ms())
@@ -347,19 +368,35 @@ def test_points_that_passed_while_redis_was_away_are_explained_after_an_edit(bro
     made = now - timedelta(seconds=310)
     Schedule._base_manager.update(created_at=made, effective_from=now - timedelta(seconds=30), generation=1)
     run_burst()
-    stretches = [(run.due_at, run.last_due_at or run.due_at) for run in Run.objects.all()]
-    for point in [made + n * timedelta(seconds=60) for n in (1, 2, 3, 4)]:
-        assert any(first <= point <= last for first, last in stretches), point
+    assert unexplained(made + timedelta(seconds=60), timedelta(seconds=60), 4) == []
 
 
-def test_a_point_due_before_an_edit_to_a_denser_rule_still_runs_once(broker):
-    row = noop(kind="every", cron="", every=timedelta(hours=1))
-    point = make_due(broker, row, ago=timedelta(minutes=30))
+@pytest.mark.parametrize(("before", "after"), [(TEN, timedelta(hours=1)), (timedelta(hours=1), TEN)])
+def test_a_point_due_before_an_edit_still_runs_once_and_the_rest_is_explained(broker, before, after):
+    """Rule R8."""
+    row = noop(kind="every", cron="", every=before, missed="all")
+    point = make_due(broker, row, ago=timedelta(seconds=55))
     row.refresh_from_db()
-    row.every = timedelta(seconds=10)
+    row.every = after
     row.save()
     run_burst()
-    assert Run.objects.get(due_at=point).status == "succeeded"
+    ran, rest = Run.objects.order_by("due_at")[:2]
+    assert (ran.due_at, ran.status, rest.status, rest.reason) == (point, "succeeded", "skipped", "edited")
+    row.refresh_from_db()
+    assert rest.last_due_at == row.effective_from
+    assert from_ms(view(broker, row).point_ms) == row.recurrence.next_after(row.effective_from)
+
+
+def test_run_now_runs_beside_the_chain_also_when_paused_and_after_a_flush(broker):
+    row = schedule(enabled=False)
+    run = orders.run_now(row)
+    broker.purge()
+    run_burst()
+    run.refresh_from_db()
+    assert (run.status, run.origin, run.result) == (Status.SUCCEEDED, "manual", 3)
+    row.refresh_from_db()
+    assert (row.state.last_due_at, row.state.run_count) == (None, 0)
+    assert broker.stats([broker.shard_of(f"r{run.pk}", "default")])[0].members == 0
 
 
 def test_handing_back_what_did_not_start_counts_no_reclaim(broker):
@@ -449,7 +486,7 @@ def test_a_failure_after_the_commit_repeats_no_signal_and_counts_nothing_twice(b
 
 
 def test_max_runs_holds_also_for_overlapping_runs(broker):
-    row = noop(kind="every", cron="", every=timedelta(seconds=10), overlap="allow", max_runs=1, missed="all")
+    row = noop(kind="every", cron="", every=TEN, overlap="allow", max_runs=1, missed="all")
     make_due(broker, row, ago=timedelta(seconds=55))
     run_burst()
     assert Run.objects.filter(status="succeeded").count() == 1
