@@ -8,11 +8,12 @@ from contextlib import suppress
 import redis
 from django.db import connections
 
+from django_delayq.exceptions import DelayQError
 from django_delayq.models import Schedule
 from django_delayq.timing import to_ms
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
-from tests.acceptance.support import PATIENCE_SECONDS
+from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.support import DAILY_CRON
 
 
@@ -117,8 +118,18 @@ def look(worker):
     worker.upkeep.round()
 
 
+def until(worker, condition):
+    """Play a worker's loop by hand until this holds."""
+
+    def met():
+        worker.round(0.01)
+        return condition()
+
+    wait_until(met)
+
+
 class Running:
-    """A worker in a thread of this process."""
+    """A worker in a thread of this process, and what it has ended with."""
 
     def __init__(self, **options):
         self.worker = Worker(WorkerOptions(**{"queues": ("default",), "threads": 4, **options}))
@@ -127,7 +138,12 @@ class Running:
         self._thread.start()
 
     def _run(self):
-        self.status = self.worker.run()
+        try:
+            self.status = self.worker.run()
+        except DelayQError as error:
+            self.status = error
+        finally:
+            connections.close_all()
 
     def ended(self):
         self._thread.join(PATIENCE_SECONDS)

@@ -13,9 +13,10 @@ from django_delayq.models import Run, Status
 from django_delayq.worker import showing
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
-from tests.acceptance.support import lines, wait_until
+from tests.acceptance.support import lines
 from tests.app import tasks
 from tests.integration import mirroring
+from tests.integration.mirroring import until
 from tests.support import make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -58,14 +59,6 @@ def a_worker(gate, name="w1"):
 def begin(worker, gate):
     """Have a worker claim and begin one task."""
     until(worker, lambda: lines(gate.parent / "ran"))
-
-
-def until(worker, condition):
-    def met():
-        worker.round(0.01)
-        return condition()
-
-    wait_until(met)
 
 
 def finish(worker, gate):
