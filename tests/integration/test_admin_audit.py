@@ -57,11 +57,6 @@ def events(page):
     return found
 
 
-def asked_with(page):
-    """Return what the page that asks would post."""
-    return {name: values[0] for name, values in chosen(page).items()}
-
-
 def listed(page):
     """Return (of what, what) of each line of the audit, the newest first."""
     assert page.status_code == 200
@@ -223,13 +218,13 @@ def test_restoring_shows_the_difference_asks_overwrites_no_later_edit_and_is_log
     asked = boss.get(address)
     assert "at 09:30, every day" in text_of(asked) and "at 09:00, every day" in text_of(asked)
     assert Schedule.objects.get().cron == "30 9 * * *", "it only asks"
-    posted = asked_with(asked)
+    posted = chosen(asked)
     row.cron = "45 9 * * *"
     row.save()
     page = boss.post(address, posted)
     assert "meanwhile" in texts(page)[0] and "45" in text_of(page)
     assert Schedule.objects.get().cron == "45 9 * * *", "what somebody has changed meanwhile is not overwritten"
-    posted = asked_with(boss.get(address))
+    posted = chosen(boss.get(address))
     done = boss.post(address, posted, follow=True)
     assert "is again as it was" in " ".join(texts(done))
     assert Schedule.objects.get().cron == "0 9 * * *"
@@ -247,7 +242,7 @@ def test_what_cannot_be_restored_says_why(boss):
     old.values["at"] = (utcnow() - timedelta(days=1)).isoformat()
     old.save()
     address = restore(row, old)
-    page = boss.post(address, asked_with(boss.get(address)))
+    page = boss.post(address, chosen(boss.get(address)))
     assert "has passed" in texts(page)[0] and Schedule.objects.get().at == row.at
     assert "not kept any more" in texts(boss.get(f"{LIST}{row.pk}/restore/?definition=x", follow=True))[0]
     other = make("other")

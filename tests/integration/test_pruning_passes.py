@@ -130,7 +130,9 @@ def test_a_worker_in_burst_mode_prunes_too(worker, old, monkeypatch):
     assert Run.objects.count() == 5
 
 
-def test_between_batches_a_worker_sweeps_beats_and_hears_of_a_flush_and_of_its_end(worker, old, monkeypatch):
+def test_between_batches_a_worker_sweeps_beats_and_hears_of_a_flush_of_its_end_and_of_the_lease_it_lost(
+    worker, old, monkeypatch
+):
     worker.upkeep._prepare(burst=False)
     seen = []
     monkeypatch.setattr(worker.upkeep, "_small_chores", lambda: seen.append(Run.objects.count()))
@@ -144,6 +146,9 @@ def test_between_batches_a_worker_sweeps_beats_and_hears_of_a_flush_and_of_its_e
         worker.upkeep._prune()
         assert Run.objects.count() == rows, "it ends after the batch that it was at"
         event.clear()
+    worker.broker.seize_upkeep("another")
+    worker.upkeep._prune()
+    assert (Run.objects.count(), worker.upkeep.holds) == (25, False)
 
 
 def test_a_database_that_refuses_is_told_and_holds_up_nothing(worker, old, monkeypatch, caplog):
