@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.exceptions import ValidationError
 from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from django_delayq import declared, mirror
 from django_delayq.broker import keys
@@ -32,23 +31,13 @@ def test_the_list_shows_state_words_next_due_and_last_outcome(boss):
     assert " 09:00:00</time>" in page
 
 
-def test_a_list_of_forty_asks_the_database_and_redis_as_often_as_one_of_two(boss, monkeypatch):
-    asked = []
-    read = mirror.read_entries
+def test_redis_is_asked_once_for_a_list_of_any_length(boss, monkeypatch):
+    asked, read = [], mirror.read_entries
     monkeypatch.setattr(mirror, "read_entries", lambda rows: asked.append(len(rows)) or read(rows))
-
-    def queries() -> int:
-        with CaptureQueriesContext(connection) as captured:
-            assert boss.get(LIST).status_code == 200
-        return len(captured)
-
-    make("a"), make("b")
-    ScheduleState.objects.all().delete()
-    few = queries()
-    for number in range(38):
+    for number in range(3):
         make(f"s{number}", queue=("default", "mail")[number % 2])
-    assert queries() <= few + 1  # the queue filter appears
-    assert asked == [2, 40]
+        assert boss.get(LIST).status_code == 200
+    assert asked == [1, 2, 3]
 
 
 def test_the_list_says_running_overdue_and_missing(boss, broker):

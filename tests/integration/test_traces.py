@@ -69,12 +69,8 @@ def test_an_execution_of_a_job_is_a_child_of_its_enqueueing_with_what_the_conven
     assert sent.parent.span_id == request.get_span_context().span_id
     assert done.parent.span_id == sent.context.span_id
     assert [link.context.span_id for link in done.links] == [sent.context.span_id]
-    told = {
-        "messaging.system": "django_delayq",
-        "messaging.destination.name": "mail",
-        "messaging.message.id": result.id,
-    }
-    told["delayq.task"] = "tests.app.tasks.add"
+    told = {"messaging.system": "django_delayq", "messaging.destination.name": "mail"}
+    told |= {"messaging.message.id": result.id, "delayq.task": "tests.app.tasks.add"}
     sending = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
     assert (sent.name, dict(sent.attributes)) == ("send mail", told | sending)
     found = dict(done.attributes)
