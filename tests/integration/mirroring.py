@@ -2,7 +2,6 @@
 
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import redis
@@ -47,6 +46,28 @@ def set_due(broker, row, part, value):
         broker.client.hset(name, f"s{row.pk}", value)
 
 
+def at_once(*functions):
+    """Call all of them in threads of their own at the same time; return what they returned, after all have."""
+    barrier, results, errors = threading.Barrier(len(functions)), [], []
+
+    def run(function):
+        try:
+            barrier.wait(10)
+            results.append(function())
+        except Exception as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+    assert errors == []
+    return results
+
+
 def blackhole():
     """A server that accepts connections and never answers."""
     server = socket.create_server(("127.0.0.1", 0))
@@ -88,21 +109,6 @@ def flush_at(monkeypatch, module, broker, name, call):
 
     monkeypatch.setattr(module, name, flushing)
     return count
-
-
-def at_once(*calls):
-    """Call all of these at the same time, each in a thread; return what they return, and raise what one raises."""
-    barrier = threading.Barrier(len(calls))
-
-    def one(call):
-        barrier.wait(PATIENCE_SECONDS)
-        try:
-            return call()
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return list(pool.map(one, calls))
 
 
 def idle_worker(**options):

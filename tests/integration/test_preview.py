@@ -140,6 +140,16 @@ def test_an_edit_never_makes_a_due_point_in_the_past(broker, edit, bulk):
 
 
 @pytest.mark.django_db(transaction=True)
+def test_neither_a_pause_nor_a_resume_makes_a_due_point_in_the_past(broker):
+    make(kind="every", cron="", every=timedelta(minutes=1))
+    Schedule._base_manager.update(effective_from=LONG_AGO, created_at=LONG_AGO)
+    Schedule.objects.get().pause()
+    before = datetime.now(UTC)
+    Schedule.objects.get().resume()
+    assert Schedule.objects.get().state.next_due_at > before
+
+
+@pytest.mark.django_db(transaction=True)
 def test_the_form_shows_the_points_before_and_after_the_edit(boss):
     schedule = make(cron="15 4 * * *", timezone="UTC")
     page = boss.get(change_url(schedule)).content.decode()

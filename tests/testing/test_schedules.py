@@ -92,6 +92,10 @@ def test_the_policies_decide_about_late_points(runner, policies, expected):
     ("overlap", "expected"),
     [
         ("skip", [("10:00:00", "succeeded", ""), ("11:00:00", "skipped", "overlap"), ("13:00:00", "succeeded", "")]),
+        (
+            "queue_one",
+            [("10:00:00", "succeeded", ""), ("11:00:00", "skipped", "overlap"), ("12:00:00", "succeeded", "")],
+        ),
         ("queue_all", [("10:00:00", "succeeded", ""), ("11:00:00", "succeeded", "")]),
         ("allow", [("10:00:00", "succeeded", ""), ("11:00:00", "succeeded", ""), ("12:00:00", "succeeded", "")]),
     ],
