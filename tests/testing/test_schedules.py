@@ -250,15 +250,6 @@ def test_an_edit_does_not_hurry_a_retry(runner):
     assert (run.status, run.attempt, run.reason) == ("failed", 2, "RuntimeError: no luck") and "Traceback" in run.error
 
 
-def test_what_runs_side_by_side_ends_in_its_own_order(runner):
-    hourly(name="long", max_runs=1)
-    hourly(name="short", cron="15 10 * * *", task="tests.app.tasks.add", args=[1])
-    runner.takes(tasks.noop, 45 * MINUTE)
-    runner.takes(tasks.add, 5 * MINUTE)
-    runs = runner.run_due(3 * HOUR)
-    assert [(run.schedule_name, f"{run.finished_at:%H:%M}") for run in runs] == [("short", "10:20"), ("long", "10:45")]
-
-
 def test_another_clock_may_follow(runner):
     seen = []
     runner.follow(seen.append)
