@@ -1,9 +1,11 @@
 """What several tests need: moving a schedule into the past, running what is due."""
 
+import io
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.core.management import call_command
 from django.db import transaction
 
 from django_delayq import mirror
@@ -76,3 +78,10 @@ def count_keys(broker: Broker) -> int:
 def claims_of(workers: Sequence[Worker]) -> int:
     """Count the claims that these have sent, without the repeated ones."""
     return sum(count for worker in workers for count in worker.claims._request.values())
+
+
+def said(*words: str, **options: Any) -> str:
+    """Return what a management command writes."""
+    out = io.StringIO()
+    call_command(*words, stdout=out, **options)
+    return out.getvalue()

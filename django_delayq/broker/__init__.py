@@ -14,5 +14,4 @@ from .keys import Settled as Settled
 from .keys import Settlement as Settlement
 from .keys import Shard as Shard
 from .keys import Stats as Stats
-from .keys import member_shard as member_shard
 from .scripts import claimed_ms as claimed_ms

@@ -8,6 +8,7 @@ from itertools import chain
 from operator import methodcaller
 from threading import Lock
 from typing import Any, Protocol
+from zlib import crc32
 
 from .. import conf
 from ..conf import Config
@@ -273,8 +274,8 @@ class Broker:
     # -- shards and members
 
     def shard_of(self, member: str, queue: str) -> Shard:
-        """Return where a member of a queue lives under the configured number of shards."""
-        return keys.member_shard(member, queue, self._shard_count(queue))
+        """Return where a member of a queue lives under the configured number of shards, for as long as that stands."""
+        return Shard(queue, crc32(wire(member)) % self._shard_count(queue))
 
     def shards(self, queues: Iterable[str] | None = None) -> list[Shard]:
         """Return every shard of these queues, by default of all."""

@@ -4,7 +4,6 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
-from zlib import crc32
 
 #: Parts of a shard, in the order in which every script receives them. The journal is the calling process' own.
 PARTS = (
@@ -35,11 +34,6 @@ class Shard(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.queue}:{self.number}"
-
-
-def member_shard(member: str, queue: str, count: int) -> Shard:
-    """Return the shard of a member: stable for a member, so that removal looks where insertion went."""
-    return Shard(queue, crc32(member.encode("utf-8", "surrogateescape")) % count)
 
 
 @lru_cache(maxsize=8192)

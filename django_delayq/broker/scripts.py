@@ -56,12 +56,6 @@ def is_plain(client: Any) -> bool:
     return all(type(way) is FunctionType and way.__code__.co_filename.startswith(_REDIS_PY) for way in ways)
 
 
-def pack(arguments: Sequence[Argument]) -> bytes:
-    """Return a request as it is sent."""
-    values = [item if type(item) is bytes else str(item).encode("utf-8", "surrogateescape") for item in arguments]
-    return b"*%d\r\n%b" % (len(values), b"".join([b"$%d\r\n%b\r\n" % (len(value), value) for value in values]))
-
-
 class Exchange:
     """Requests over the connections of one pool. Safe to share between threads, and after a fork."""
 
@@ -76,7 +70,13 @@ class Exchange:
         Raises:
             RedisError, OSError: The connection failed; some requests may have been executed.
         """
-        packed = [pack(arguments) for arguments in requests]
+        packed = []
+        for arguments in requests:
+            values = [
+                item if type(item) is bytes else str(item).encode("utf-8", "surrogateescape") for item in arguments
+            ]
+            texts = b"".join([b"$%d\r\n%b\r\n" % (len(value), value) for value in values])
+            packed.append(b"*%d\r\n%b" % (len(values), texts))
         connection = self._take()
         try:
             connection.send_packed_command(packed)

@@ -94,7 +94,7 @@ def open_chains() -> QuerySet[Run]:
 def load_open_rows(pks: Collection[int]) -> dict[int, list[RunRow]]:
     """Return the open rows of the chains of these schedules, oldest first. Rows apart from the chain are not part."""
     rows = [row for row in _runs("schedule", pks, _OPEN_OF_CHAIN) if row.status != Status.QUEUED]
-    return grouped(sorted(rows, key=lambda row: row.due_at), lambda row: row.schedule_id or 0)
+    return grouped(sorted(rows, key=lambda row: row.due_at), lambda row: row.schedule_id or 0) if rows else {}
 
 
 def load_oldest_open(pks: Collection[int]) -> dict[int, datetime]:

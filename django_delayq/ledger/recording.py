@@ -97,12 +97,9 @@ def change(names: Sequence[str], changes: Sequence[Change], using: str) -> list[
     return changed
 
 
-def is_pruned(run: RunRow, states: Mapping[int, StateRow]) -> bool:
+def is_pruned(run: RunRow, horizons: Mapping[int, datetime]) -> bool:
     """Say whether the row of a point of the chain may have been there and was pruned."""
-    state = states.get(run.schedule_id or 0)
-    if state is None or state.pruned_until is None:
-        return False
-    return run.origin == Origin.DUE and _reaches(state.pruned_until, run)
+    return run.origin == Origin.DUE and _reaches(horizons.get(run.schedule_id or 0), run)
 
 
 def take_back_pruned(inserted: Iterable[RunRow], states: Mapping[int, StateRow], using: str) -> set[int]:
@@ -210,31 +207,18 @@ _NEW = tuple(name for name in RUN if name != "pk" and name not in OF_JOBS)
 _new_values, _changed_values = attrgetter(*_NEW), attrgetter(*CHANGED)
 
 
-def record(outcomes: Sequence[Outcome]) -> list[Won]:
+def record(outcomes: Sequence[Outcome], *, refused: Won | None = None) -> list[Won]:
     """Write rows and states in one transaction; say per outcome whether it was won. See Note [Compare and set].
 
     After an exception nothing is written, and the same call may be repeated. What others have locked is left out: see
-    `locks.py`, Note [Nobody's row is waited for].
+    `locks.py`, Note [Nobody's row is waited for]. A `running` row moves no state, but for what is skipped for it (rule
+    R9). `refused` is what a new row becomes that the table refuses, and not because of another one.
 
     Raises:
-        DataError, IntegrityError: The table refuses a row, and not because of another one.
+        DataError, IntegrityError: The table refuses a row, where nothing is said of that.
     """
-    return _write(outcomes, {outcome.schedule.pk for outcome in outcomes if outcome.schedule is not None})
-
-
-def start(outcomes: Sequence[Outcome]) -> list[Won]:
-    """Write `running` rows before an execution that may be a repetition, and what is skipped for them (rule R9).
-
-    As `record`, but a new row that the table refuses is treated as locked and tried later. Its execution begins once it
-    is written. A `running` row alone moves no state.
-    """
-    skipping = [outcome.schedule for outcome in outcomes if outcome.run.status != Status.RUNNING]
-    moving = {schedule.pk for schedule in skipping if schedule is not None}
-    return _write(outcomes, moving, refused=Won.LOCKED)
-
-
-def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None = None) -> list[Won]:
-    """Write rows, and the states of the schedules that move on."""
+    decided = [outcome.schedule for outcome in outcomes if outcome.run.status != Status.RUNNING]
+    moving = {schedule.pk for schedule in decided if schedule is not None}
     using = database()
     won = [Won.LOCKED] * len(outcomes)
     with writing(using):
@@ -260,6 +244,15 @@ def _write(outcomes: Sequence[Outcome], moving: set[int], *, refused: Won | None
     return won
 
 
+def start(outcomes: Sequence[Outcome]) -> list[Won]:
+    """Write `running` rows before an execution that may be a repetition, and what is skipped for them (rule R9).
+
+    As `record`, but a new row that the table refuses is treated as locked and tried later. Its execution begins once it
+    is written.
+    """
+    return record(outcomes, refused=Won.LOCKED)
+
+
 def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow], set[int]]:
     """Lock schedules and states, so that a deletion or a second worker waits: see `models/locks.py`, Note [Order of
     locks].
@@ -282,7 +275,18 @@ def _write_rows(outcomes: Sequence[Outcome], states: dict[int, StateRow], using:
     `states` are those that are locked. What was pruned is lost: see Note [What was pruned is decided].
     """
     won = [Won.LOST] * len(outcomes)
-    new, begun, behind = _sorted(outcomes, states)
+    horizons = {pk: state.pruned_until for pk, state in states.items() if state.pruned_until is not None}
+    new, begun, behind = list[int](), list[int](), list[int]()
+    for index, outcome in enumerate(outcomes):
+        owner = outcome.owner
+        if outcome.seen is not None:
+            begun.append(index)
+        elif horizons and is_pruned(outcome.run, horizons):
+            continue
+        elif owner is not None and owner.seen is not None:
+            behind.append(index)
+        elif owner is None or not (horizons and is_pruned(owner.run, horizons)):
+            new.append(index)
     if new:
         _insert(outcomes, new, won, using, refused)
     if begun:
@@ -294,21 +298,6 @@ def _write_rows(outcomes: Sequence[Outcome], states: dict[int, StateRow], using:
     if any(outcomes[index].run.status == Status.RUNNING for index in new):
         pruned = take_back_pruned([outcomes[index].run for index in new if won[index] is Won.YES], states, using)
     return [Won.LOST if pruned and outcome.run.pk in pruned else won[i] for i, outcome in enumerate(outcomes)]
-
-
-def _sorted(outcomes: Sequence[Outcome], states: dict[int, StateRow]) -> tuple[list[int], list[int], list[int]]:
-    """Return which are to be inserted, which were begun, and which are to be inserted behind those."""
-    new, begun, behind = list[int](), list[int](), list[int]()
-    for index, outcome in enumerate(outcomes):
-        owner = outcome.owner
-        if outcome.seen is not None:
-            begun.append(index)
-        elif not is_pruned(outcome.run, states):
-            if owner is None or (owner.seen is None and not is_pruned(owner.run, states)):
-                new.append(index)
-            elif owner.seen is not None:
-                behind.append(index)
-    return new, begun, behind
 
 
 def _winners(outcomes: Sequence[Outcome], won: Sequence[Won]) -> set[int]:

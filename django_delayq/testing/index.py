@@ -131,10 +131,10 @@ class MemoryIndex(Broker):
     # -- what the mirror does
 
     def upsert(self, shard: Shard, definitions: Sequence[Definition], *, mode: Mode = "") -> list[str]:
-        put = self._put if mode == "new" else self._move if mode == "move" else self._upsert
+        put = self._put if mode == "new" else self._move if mode == "move" else self._mirror
         return [put((shard, item.member), item) for item in definitions]
 
-    def _upsert(self, key: Key, item: Definition) -> str:
+    def _mirror(self, key: Key, item: Definition) -> str:
         now_ms, standing = self.now_ms(), self.members.get(key)
         if standing is None:
             return self._write(key, item)

@@ -5,25 +5,27 @@ What takes an instant raises ValueError for a naive one.
 
 from datetime import UTC, datetime, timedelta
 
+from ..exceptions import InvalidRecurrence
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND, MILLISECOND = timedelta(microseconds=1), timedelta(milliseconds=1)
 
 
-def as_utc(instant: datetime, name: str = "instant") -> datetime:
+def as_utc(instant: datetime | None, name: str = "instant", *, field: str = "") -> datetime:
     """Return the instant in UTC.
 
     Raises:
-        ValueError: It is no datetime, or a naive one, which names no instant.
+        ValueError: It is no datetime, or a naive one, which names no instant; `InvalidRecurrence` for a `field`.
     """
-    if isinstance(instant, datetime) and instant.tzinfo is UTC:
-        return instant
-    if not isinstance(instant, datetime):
-        raise ValueError(f"{name} must be an aware datetime, not {instant!r}.")
-    if instant.utcoffset() is None:
-        raise ValueError(
-            f"{name} must be an aware datetime; {instant!r} has no time zone. Add one, such as tzinfo=UTC."
-        )
-    return instant.astimezone(UTC)
+    if isinstance(instant, datetime):
+        if instant.tzinfo is UTC:
+            return instant
+        if instant.utcoffset() is not None:
+            return instant.astimezone(UTC)
+        text = f"{name} must be an aware datetime; {instant!r} has no time zone. Add one, such as tzinfo=UTC."
+    else:
+        text = f"{name} must be an aware datetime, not {instant!r}."
+    raise InvalidRecurrence(text, field=field) if field else ValueError(text)
 
 
 def micros(instant: datetime) -> int:
@@ -46,7 +48,7 @@ def from_seconds(value: int | None) -> datetime | None:
 
 def to_ms(instant: datetime) -> int:
     """Return milliseconds since 1970, rounded up, so that nothing stored with them starts early."""
-    return -(-micros(instant) // 1000)
+    return -((EPOCH - as_utc(instant)) // MILLISECOND)
 
 
 def known_ms(value_ms: int | None) -> datetime | None:

@@ -40,10 +40,6 @@ class Policies:
             if value not in allowed:
                 raise InvalidRecurrence(f"{name} is one of {', '.join(allowed)}, not {value!r}.", field=name)
 
-    def wake(self, point: datetime) -> datetime:
-        """Return when the point is to be claimed; see `wake_at`."""
-        return wake_at(point, self.jitter, self.key)
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -87,7 +83,7 @@ def too_old(point: datetime, now: datetime, policies: Policies) -> bool:
         ValueError: An instant is naive.
     """
     window = policies.catch_up_window
-    return window is not None and now - policies.wake(point) > window
+    return window is not None and now - wake_at(point, policies.jitter, policies.key) > window
 
 
 def decide(
@@ -117,7 +113,11 @@ def decide(
     if policies.overlap == "allow" or busy_from is None or last_finished_at is None:
         return late.missed(None)
     busy = as_utc(busy_from, "busy_from"), min(as_utc(last_finished_at, "last_finished_at"), now)
-    return late.overlapped(busy[1]) if busy[0] <= policies.wake(point) <= busy[1] else late.missed(busy)
+    return (
+        late.overlapped(busy[1])
+        if busy[0] <= wake_at(point, policies.jitter, policies.key) <= busy[1]
+        else late.missed(busy)
+    )
 
 
 def decide_all(
@@ -135,7 +135,7 @@ def decide_all(
     """
     skips: list[Skip] = []
     following: datetime | None = point
-    while following is not None and (not skips or policies.wake(following) <= now):
+    while following is not None and (not skips or wake_at(following, policies.jitter, policies.key) <= now):
         decision = decide(recurrence, following, now, busy_from, last_finished_at, policies)
         if isinstance(decision, Run):
             return skips, following
@@ -154,7 +154,7 @@ class _Late:
     policies: Policies
 
     def is_late(self, point: datetime) -> bool:
-        lag = self.now - self.policies.wake(point)
+        lag = self.now - wake_at(point, self.policies.jitter, self.policies.key)
         if self.policies.grace is not None or lag <= ZERO:
             return lag > (self.policies.grace or ZERO)
         if lag > LONGEST_DEFAULT_GRACE:
@@ -168,7 +168,7 @@ class _Late:
         """Judge a late point that came due while the schedule was busy."""
 
         def woke_meanwhile(candidate: datetime) -> bool:
-            return self.policies.wake(candidate) <= busy_until
+            return wake_at(candidate, self.policies.jitter, self.policies.key) <= busy_until
 
         if self.policies.overlap == "queue_all":
             return Run()

@@ -25,13 +25,6 @@ class Recurrence(Protocol):
         """Return how many points there are with `first <= point <= last`. Costs the same for any number of them."""
 
 
-def _aware(instant: object, name: str, field: str) -> datetime:
-    try:
-        return as_utc(instant, name)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise InvalidRecurrence(str(error), field=field) from None
-
-
 @dataclass(frozen=True, slots=True)
 class Every:
     """A lattice `anchor + n * every` for all whole n, also negative ones. A restart never moves it.
@@ -48,7 +41,7 @@ class Every:
             raise InvalidRecurrence(f"every must be a timedelta, not {self.every!r}.", field="every")
         if self.every < MILLISECOND:
             raise InvalidRecurrence(f"every must be at least 1 ms, not {self.every!r}.", field="every")
-        object.__setattr__(self, "anchor", _aware(self.anchor, "anchor", "every"))
+        object.__setattr__(self, "anchor", as_utc(self.anchor, "anchor", field="every"))
 
     def next_after(self, instant: datetime) -> datetime | None:
         return self._at(self._number(instant) + 1)
@@ -83,7 +76,7 @@ class Once:
     at: datetime
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "at", _aware(self.at, "at", "at"))
+        object.__setattr__(self, "at", as_utc(self.at, "at", field="at"))
 
     def next_after(self, instant: datetime) -> datetime | None:
         return self.at if self.at > as_utc(instant) else None
@@ -112,7 +105,7 @@ class Windowed:
     def __post_init__(self) -> None:
         for name, value in (("start", self.start), ("end", self.end)):
             if value is not None:
-                object.__setattr__(self, name, _aware(value, name, f"{name}_at"))
+                object.__setattr__(self, name, as_utc(value, name, field=f"{name}_at"))
         if self.start is not None and self.end is not None and self.end < self.start:
             raise InvalidRecurrence(f"The end {self.end} is before the start {self.start}.", field="end_at")
 

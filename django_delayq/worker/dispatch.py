@@ -119,13 +119,13 @@ class Dispatcher:
     def _isolating(self) -> bool:
         return bool(self.isolation.waiting or self.isolation.alone) and self.isolation.active()
 
-    def capacity(self) -> int:
+    def room(self, max_runs: int | None = None) -> int:
         """Return how many entries to claim now. Nothing is claimed ahead of those that wait for a free slot."""
-        if self._isolating():
+        if self.recorder.full or self._isolating():
             return 0
-        if self._taken_over:
-            return max(0, self.slots.free - len(self._taken_over))
-        return self.slots.capacity()
+        free = self.slots.free - len(self._taken_over) if self._taken_over else self.slots.capacity()
+        left = free if max_runs is None else max_runs - self.recorder.runs - len(self.keeper)
+        return max(0, min(free, left, self.keeper.batch_size))
 
     def dispatch(self, entries: list[Held]) -> bool:
         """Have claimed entries judged and set each on its way; False where they could not be read."""

@@ -387,15 +387,17 @@ class LeaseKeeper:
 
         Redis may have done so before its reply is here: that a renewal does not find them any more is no loss then.
         """
-        leaving = set(held)
+        leaving, gone = set(held), set[Held]()
         with self._lock:
             self._leaving |= leaving
         try:
             yield
-            self.discard(leaving)
+            gone = leaving
         finally:
             with self._lock:
                 self._leaving -= leaving
+                for item in gone:
+                    self._held.pop(item, None)
 
     def __len__(self) -> int:
         return len(self._held)

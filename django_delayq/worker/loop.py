@@ -41,7 +41,7 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: Redis answers a claim within milliseconds; what takes longer is a server in trouble.
 TIMEOUT_SECONDS = 5.0
-#: While claimed entries wait for a slot, look again so soon: they may have to be handed back.
+#: While nothing more can be claimed, look again so soon: what waits for a slot may have to be handed back.
 WAITING_SECONDS = 0.25
 #: Threads without work end at once; one that hangs in a task is not waited for.
 SLOTS_SECONDS = 1.0
@@ -223,14 +223,14 @@ class Worker:
             return self.trouble.until - now
         turns = self.timers.turns(now)
         self.dispatcher.hand_back(claims=bool(turns))
-        room = self._room()
+        room = self.dispatcher.room(self.options.max_runs)
         try:
             for shard in turns:
                 if room <= 0:
                     break
                 if not self.claims.claim(shard, room):
                     return max(0.0, self.trouble.until - time.monotonic())
-                room = self._room()
+                room = self.dispatcher.room(self.options.max_runs)
             if self.timers.ask_at <= now and (empty := self.timers.look(now)) is not None:
                 self._looked(empty)
         except BrokerError as error:
@@ -246,18 +246,10 @@ class Worker:
             self.recorder.flush()
             if self.claims.limited and self.recorder.runs > runs:
                 self.claims.one_has_ended()
-            self.counting.write()
+            if self.trip.counted and self.counting.again <= now:
+                self.counting.write()
             if self.showing.look_at <= now:
                 self.showing.round()
-
-    def _room(self) -> int:
-        """Return how many entries to claim now."""
-        if self.recorder.full:
-            return 0
-        room = min(self.dispatcher.capacity(), self.config.batch_size)
-        if self.options.max_runs is not None:
-            room = min(room, self.options.max_runs - self.recorder.runs - len(self.keeper))
-        return room
 
     def _looked(self, empty: list[Shard]) -> None:
         """Redis answers; what is empty there may have been flushed."""
@@ -274,8 +266,8 @@ class Worker:
         again = min(self.recorder.again, counting, showing)
         if self.dispatcher.isolation.waiting:  # the end of what runs wakes us
             seconds = min(cap, self.dispatcher.isolation.seconds_left())
-        elif room <= 0:  # the end of a task wakes us
-            seconds = cap if self.dispatcher.waiting == 0 else WAITING_SECONDS
+        elif room <= 0:  # the end of a task wakes us, if none hangs
+            seconds = WAITING_SECONDS
         else:
             seconds = self.timers.until(now)
         if self.options.burst and self.recorder.idle and self.claims.answered:
@@ -304,7 +296,7 @@ class Worker:
             logger.warning("Stopped with %d unfinished; they come due again when their leases end.", left)
         self.slots.stop(0.0 if left else SLOTS_SECONDS)
         if not self.trouble.until:
-            self.counting.flush()
+            self.counting.write()
         self.upkeep.farewell()
         logger.info("Stopped after %d runs.", self.runs)
         if self.leaving and not self.stopping:

@@ -304,13 +304,8 @@ class Counting:
         self.again = 0.0
 
     def write(self) -> None:
-        """Bring what there is, where it is time. Never raises because of Redis."""
-        if self._counted and self.again <= time.monotonic():
-            self.again = time.monotonic() + EVERY_SECONDS
-            self.flush()
-
-    def flush(self) -> None:
-        """Bring what there is, now; nothing more after the first failure, as the next one may take long to show."""
+        """Bring what there is; nothing more after the first failure, as the next one may take long to show."""
+        self.again = time.monotonic() + EVERY_SECONDS
         try:
             for queue in {queue for _, queue, _ in self._counted}:
                 self._bring(queue)

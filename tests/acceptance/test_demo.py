@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,7 +15,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.acceptance.support import ROOT, wait_until
+from tests.faults.harness.shapes import free_ports
+
+#: Starts a management command.
+Manage = Callable[..., "subprocess.Popen[str]"]
 #: Ends what would never end.
 PATIENCE_SECONDS = 300.0
 
@@ -57,7 +60,7 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def manage(place: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+def manage(place: Path) -> Iterator[Manage]:
     """Start a management command of the copy."""
     started: list[subprocess.Popen[str]] = []
     given = {"DELAYQ_REDIS_URL", "DELAYQ_SERVER", "DATABASE_URL"}
@@ -98,14 +101,6 @@ def nothing_is_left(place: Path) -> bool:
     return not processes(place) and [path.name for path in place.iterdir()] == ["p"]
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Poll: the processes are not ours to wait for."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"still waiting: {what}"
-        time.sleep(0.1)
-
-
 def read_until(process: "subprocess.Popen[str]", text: str) -> str:
     """Read lines up to the one with the text; pytest's own time limit is the caller's patience."""
     seen = ""
@@ -122,15 +117,8 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_a_session_of_some_seconds_ends_by_itself_and_every_due_point_has_its_outcome(
-    manage: Callable[..., "subprocess.Popen[str]"], place: Path
+    manage: Manage, place: Path
 ) -> None:
     demo = manage("demo", "--seconds", "12", "--no-web")
     output, _ = demo.communicate(timeout=PATIENCE_SECONDS)
@@ -160,15 +148,13 @@ def test_a_session_of_some_seconds_ends_by_itself_and_every_due_point_has_its_ou
     assert nothing_is_left(place)
 
 
-def test_ctrl_c_ends_everything_without_a_traceback(
-    manage: Callable[..., "subprocess.Popen[str]"], place: Path
-) -> None:
-    port = free_port()
+def test_ctrl_c_ends_everything_without_a_traceback(manage: Manage, place: Path) -> None:
+    (port,) = free_ports(1)
     demo = manage("demo", "--port", str(port))
     output = read_until(demo, "Ctrl-C ends everything")
     assert f"http://127.0.0.1:{port}/admin/" in output
     read_until(demo, "failed    Exchange rates")  # every third run; nothing else of the demo fails
-    wait_until(lambda: listens(port), "the web server")
+    wait_until(lambda: listens(port), PATIENCE_SECONDS, "the web server")
     for page in ("", "admin/login/"):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=PATIENCE_SECONDS) as answer:
             assert answer.status == 200
@@ -182,15 +168,15 @@ def test_ctrl_c_ends_everything_without_a_traceback(
         urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5)
 
 
-def test_kill_9_of_the_demo_leaves_nothing_either(manage: Callable[..., "subprocess.Popen[str]"], place: Path) -> None:
-    demo = manage("demo", "--port", str(free_port()))
+def test_kill_9_of_the_demo_leaves_nothing_either(manage: Manage, place: Path) -> None:
+    demo = manage("demo", "--port", str(free_ports(1)[0]))
     read_until(demo, "Ctrl-C ends everything")
     assert len(processes(place)) >= 5
     demo.kill()
-    wait_until(lambda: nothing_is_left(place), "the end of worker, web server and embedded server")
+    wait_until(lambda: nothing_is_left(place), PATIENCE_SECONDS, "the end of worker, web server and embedded server")
 
 
-def test_a_port_that_is_taken_is_named(manage: Callable[..., "subprocess.Popen[str]"], place: Path) -> None:
+def test_a_port_that_is_taken_is_named(manage: Manage, place: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -203,9 +189,7 @@ def test_a_port_that_is_taken_is_named(manage: Callable[..., "subprocess.Popen[s
     assert nothing_is_left(place)
 
 
-def test_a_worker_that_dies_is_reported_with_its_last_lines(
-    manage: Callable[..., "subprocess.Popen[str]"], place: Path
-) -> None:
+def test_a_worker_that_dies_is_reported_with_its_last_lines(manage: Manage, place: Path) -> None:
     demo = manage("demo", "--no-web")
     read_until(demo, "Ctrl-C ends everything")
     (worker,) = [line for line in processes(place) if "delayq_worker" in line]

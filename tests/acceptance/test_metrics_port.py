@@ -1,4 +1,4 @@
-"""`--metrics`: the port of a real worker, and those of the processes of a supervisor."""
+"""`--metrics`: the ports of the processes of a supervisor."""
 
 import os
 import signal
@@ -35,17 +35,6 @@ def answers(port, page):
         return get(port, page)
     except OSError:
         return None
-
-
-def test_a_worker_has_one_port_until_it_ends(broker):
-    (port,) = free_ports(1)
-    every_second()
-    with worker("--metrics", str(port)) as process:
-        wait_until(lambda: succeeded(port) >= 2)
-        assert answers(port, "/healthz") == answers(port, "/readyz") == (200, "ok\n")
-        assert ("delayq_up", frozenset({("service", "redis")})) in told(port, "/fleet")
-        assert stop(process) == 0
-        assert answers(port, "/healthz") is None
 
 
 def test_each_process_of_a_supervisor_has_its_port_also_after_it_was_killed(broker):

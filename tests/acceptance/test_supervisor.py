@@ -68,22 +68,6 @@ def test_a_killed_process_is_replaced_at_once_and_its_neighbour_notices_nothing(
     assert Run.objects.finished().count() == row.runs.count()
 
 
-def test_tasks_that_end_their_process_cost_nothing_but_their_own_points(broker, tmp_path):
-    healthy = every_second()
-    with worker("--processes", "2", LEASE_SECONDS=3, MAX_RECLAIMS=1) as parent:
-        wait_for_workers(broker, 2)
-        for how, words in (("exit", "ended with exit status 3"), ("segfault", "was ended by signal 11")):
-            poison = due_now(broker, how, "end_process", path=str(tmp_path / how), how=how)
-            wait_until(lambda row=poison: row.runs.filter(status="lost", reason="poison").exists())
-            assert words in output_of(parent)
-            assert len(lines(tmp_path / how)) == 2  # once, and once more in another process
-        count = healthy.runs.finished().count()
-        wait_until(lambda: len(processes_of(parent)) == 2)
-        wait_until(lambda: healthy.runs.finished().count() >= count + 2)
-        assert stop(parent) == 0
-    no_point_is_missing(healthy, reclaims=1)  # one may have been claimed together with a poisonous one
-
-
 def test_a_task_that_never_lets_go_of_the_interpreter_loses_its_process_after_two_leases(broker, tmp_path):
     path = tmp_path / "f"
     with worker("--processes", "2", LEASE_SECONDS=1) as parent:

@@ -11,14 +11,7 @@ from django_delayq.supervisor.channel import VARIABLE
 from django_delayq.supervisor.signals import WorkerSignals
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
-from tests.acceptance.processes import (
-    alive,
-    due_now,
-    environment,
-    processes_of,
-    stop,
-    wait_for_workers,
-)
+from tests.acceptance.processes import alive, due_now, environment, processes_of, stop, wait_for_workers
 from tests.acceptance.support import PATIENCE_SECONDS, lines, output_of, wait_until, worker
 
 pytestmark = pytest.mark.django_db(transaction=True)

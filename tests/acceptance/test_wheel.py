@@ -4,11 +4,10 @@ import subprocess
 import sys
 import venv
 import zipfile
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.acceptance.support import ROOT
 
 PROJECT = """
 import django

@@ -92,10 +92,7 @@ def test_django_s_own_defaults_lack_all_three(sqlite):
     assert not ids("delayq.W020"), "a fresh project's commands do not warn"
 
 
-@pytest.mark.parametrize(
-    ("options", "found", "left", "timeout"),
-    [({}, 3, 0, 20), ({**GOOD, "timeout": 3}, 1, 1, 3)],
-)
+@pytest.mark.parametrize(("options", "found", "left", "timeout"), [({}, 3, 0, 20), ({**GOOD, "timeout": 3}, 1, 1, 3)])
 def test_a_worker_sets_what_is_not_set_and_keeps_what_is(sqlite, options, found, left, timeout):
     sqlite(options)
     connection = connections["default"]

@@ -1,6 +1,5 @@
 """The database connections of a worker's threads: no more than one each, and none that a task has left unusable."""
 
-import sys
 from contextlib import suppress
 
 import pytest
@@ -59,13 +58,6 @@ def close_the_driver_s_connection():
     connection.connection.close()
 
 
-def exit_in_an_atomic_block():
-    """End by SystemExit."""
-    with transaction.atomic():
-        Group.objects.create(name="not committed")
-        sys.exit(3)
-
-
 def lose_the_server_s_end():
     """Have the server end this connection, and take no notice."""
     if connection.vendor == "postgresql":
@@ -81,7 +73,7 @@ def write():
 
 BREAKS = [
     leave_autocommit_off, leave_an_atomic_block, leave_an_atomic_block_by_an_error, leave_an_aborted_transaction,
-    leave_a_raw_transaction, close_the_driver_s_connection, exit_in_an_atomic_block, lose_the_server_s_end,
+    leave_a_raw_transaction, close_the_driver_s_connection, lose_the_server_s_end,
 ]  # fmt: skip
 
 

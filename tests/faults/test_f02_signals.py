@@ -48,8 +48,7 @@ def fill(first, gate, trace, broker):
 
 
 @pytest.mark.parametrize(
-    ("number", "overlap"),
-    [(signal.SIGTERM, "skip"), (signal.SIGTERM, "allow"), (signal.SIGINT, "skip")],
+    ("number", "overlap"), [(signal.SIGTERM, "skip"), (signal.SIGTERM, "allow"), (signal.SIGINT, "skip")]
 )
 def test_f02_a_signal_hands_over_at_once_what_has_not_started(number, overlap, server, trace, tmp_path, report):
     gate = tmp_path / "gate"

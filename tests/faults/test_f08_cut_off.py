@@ -20,11 +20,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 @pytest.mark.parametrize(
     "how",
-    [
-        pytest.param("refuse", marks=pytest.mark.long),
-        "freeze",
-        pytest.param("half_close", marks=pytest.mark.long),
-    ],
+    [pytest.param("refuse", marks=pytest.mark.long), "freeze", pytest.param("half_close", marks=pytest.mark.long)],
 )
 def test_f08_what_a_worker_without_redis_holds_goes_on_elsewhere(how, server, proxy, trace, tmp_path, report):
     histories = schedules(20, trace, seconds=0.3)

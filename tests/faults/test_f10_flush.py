@@ -8,6 +8,7 @@ from tests.acceptance.support import wait_until
 from tests.faults.harness.load import mixture
 from tests.faults.harness.workers import LEASE, Fleet, WorkerProcess
 from tests.faults.patched.apps import patches
+from tests.faults.test_f11_sentinel import all_go_on
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 #: Workers that rebuild few schedules in several pages.
@@ -21,7 +22,7 @@ def test_f10_a_flush_under_load_loses_no_point(server, trace, tmp_path, report):
         recovery = 0.0
         for _ in range(3):
             server.flush()
-            recovery = max(recovery, goes_on(trace, histories))
+            recovery = max(recovery, all_go_on(trace, histories))
         assert fleet.tend() == 0
         report("F10 FLUSHALL", histories, recovery=recovery)
 
@@ -34,7 +35,7 @@ def test_f10_a_redis_that_comes_back_empty_loses_no_point(server, trace, tmp_pat
         server.stop()
         time.sleep(0.5)  # the outage
         server.start()
-        recovery = goes_on(trace, histories)
+        recovery = all_go_on(trace, histories)
         assert fleet.tend() == 0
         report("F10 restart, empty", histories, recovery=recovery)
 
@@ -50,11 +51,4 @@ def test_f10_a_worker_killed_in_a_rebuild_loses_no_point(page, server, trace, tm
             victim.wait()
         survivor.resume()
         # The mark of its rebuild stands for 15 s.
-        report("F10 kill -9 of who rebuilds", histories, recovery=goes_on(trace, histories), limit=20)
-
-
-def goes_on(trace, histories):
-    """Return how long it took until every schedule had begun a run after now."""
-    moment = time.time()
-    wait_until(lambda: len(trace.first_after(moment)) == len(histories), 30, "all to go on")
-    return max(trace.first_after(moment).values())
+        report("F10 kill -9 of who rebuilds", histories, recovery=all_go_on(trace, histories), limit=20)

@@ -12,10 +12,7 @@ from tests.faults.harness.workers import LEASE, Fleet
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
 
-@pytest.mark.parametrize(
-    "seconds",
-    [pytest.param(0, id="short"), pytest.param(600, marks=pytest.mark.long, id="long")],
-)
+@pytest.mark.parametrize("seconds", [pytest.param(0, id="short"), pytest.param(600, marks=pytest.mark.long, id="long")])
 def test_f11_a_failover_that_loses_writes_loses_no_point(seconds, trace, tmp_path, report):
     stalls = []
     with Sentinels(tmp_path) as redis:

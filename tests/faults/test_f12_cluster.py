@@ -35,10 +35,7 @@ def running(trace, fleet):
 
 
 @pytest.mark.usefixtures("six_shards")
-@pytest.mark.parametrize(
-    "seconds",
-    [pytest.param(0, id="short"), pytest.param(600, marks=pytest.mark.long, id="long")],
-)
+@pytest.mark.parametrize("seconds", [pytest.param(0, id="short"), pytest.param(600, marks=pytest.mark.long, id="long")])
 def test_f12_a_killed_node_and_a_moved_slot_lose_no_point(seconds, trace, tmp_path, report):
     kills, moves, usual = [], [], [PERIOD]
     with Cluster(tmp_path) as redis:

@@ -46,10 +46,7 @@ def outage(worker, away, seconds):
 
 @pytest.mark.parametrize(
     ("what", "seconds"),
-    [
-        *((what, 2) for what in AWAY),
-        *(pytest.param(what, 30, marks=pytest.mark.long) for what in AWAY),
-    ],
+    [*((what, 2) for what in AWAY), *(pytest.param(what, 30, marks=pytest.mark.long) for what in AWAY)],
 )
 def test_f21_a_worker_waits_for_a_server_that_is_down_and_goes_on(what, seconds, server, trace, tmp_path, report):
     histories = mixture(10, trace)

@@ -13,10 +13,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 @pytest.mark.parametrize(
     ("workers", "count", "seconds", "lease"),
-    [
-        pytest.param(4, 20, 16, 1, id="short"),
-        pytest.param(12, 50, 90, 2, marks=pytest.mark.long, id="long"),
-    ],
+    [pytest.param(4, 20, 16, 1, id="short"), pytest.param(12, 50, 90, 2, marks=pytest.mark.long, id="long")],
 )
 def test_f24_workers_that_come_and_go_lose_and_double_nothing(
     workers, count, seconds, lease, prefix, tmp_path, note_row

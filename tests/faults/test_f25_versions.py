@@ -14,7 +14,7 @@ from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
-from tests.faults.harness.load import schedules, soon
+from tests.faults.harness.load import schedules
 from tests.faults.harness.oracle import histories_of
 from tests.faults.harness.workers import WorkerProcess
 from tests.faults.live import together
@@ -48,23 +48,6 @@ def test_f25_workers_with_and_without_a_task_run_all_its_points_together(server,
             took = wait_until(lambda: Run.objects.finished().count() == 5, 15, "runs of all")
         report("F25 task unknown to two of three", histories, recovery=took)
     assert set(Run.objects.values_list("due_at", "status")) == {(point, "succeeded") for point in points}
-
-
-def test_f25_what_one_worker_lacks_another_that_has_it_gets_at_once(server, trace, tmp_path, report):
-    """With the real delays, which grow: nothing waits for long while somebody has the task."""
-    lacking = WorkerProcess(folder=tmp_path, environment=patches(f"lacks={TRACE}"))
-    with WorkerProcess(folder=tmp_path).ready(), lacking.ready():
-        histories = []
-
-        def came_first():
-            """At times of their own, since the time says which of the two comes first."""
-            at = [soon(1 + n / 10) for n in range(10)]
-            histories.extend(schedules(1, trace, name=f"{len(histories)}-", **each)[0] for each in at)
-            wait_until(lambda: Run.objects.finished().count() == len(histories), what="runs of all")
-            return RELEASED.search(lacking.log())
-
-        took = wait_until(came_first, what="that the one that lacks it comes first")
-        report("F25 task unknown to one of two", histories, recovery=took)
 
 
 def test_f25_a_task_that_no_worker_knows_waits_for_one_that_does(server, trace, tmp_path, report):

@@ -58,10 +58,6 @@ def commands(broker):
     return Counter({name: count for name, count in calls.items() if not name.startswith("config")})
 
 
-def claims(workers):
-    return claims_of(workers)
-
-
 @pytest.mark.long
 def test_f26_an_idle_fleet_of_fifty_stays_within_its_budget(server):
     """Measured with twelve workers, for whole periods of everything that they do, then worked out for fifty.
@@ -76,12 +72,12 @@ def test_f26_an_idle_fleet_of_fifty_stays_within_its_budget(server):
     with server.broker() as broker, fleet(WORKERS) as workers:
         time.sleep(15 * timers.WORKERS_FIRST_SECONDS)  # at first they ask more often, and one sweeps
         assert all(worker.timers.workers == WORKERS for worker in workers)
-        claimed = claims(workers)
+        claimed = claims_of(workers)
         broker.client.config_resetstat()
         began = time.monotonic()
         time.sleep(max(timers.WORKERS_SECONDS, upkeep.HEARTBEAT_SECONDS))  # what is measured
         found, seconds = commands(broker), time.monotonic() - began
-        assert claims(workers) == claimed, "nobody claims anything"
+        assert claims_of(workers) == claimed, "nobody claims anything"
         broker.client.config_resetstat()
         mirror.sweep_now(broker)
         sweep = commands(broker).total() / upkeep.FULL_SECONDS

@@ -46,16 +46,13 @@ def nested_text(depth):
 
 #: What is wrong, as typed into the form, as given to save(), what the error says. None: there is no such way to say it.
 REFUSED = [
-    ("10 MiB", f'["{"x" * (10 << 20)}"]', ["x" * (10 << 20)], "64 KiB|65,536"),
     ("one byte over 64 KiB", json.dumps(["x" * (MAX_ARGUMENT_BYTES - 5)]), ["x" * (MAX_ARGUMENT_BYTES - 5)],
      "64 KiB|65,536"),
     ("too deep", nested_text(MAX_DEPTH + 2), nested(MAX_DEPTH + 1), "nested"),
     ("a hundred thousand deep", nested_text(30_000), nested(100_000), "nested|64 KiB"),
     ("NaN", "[NaN]", [float("nan")], "NaN|finite"),
-    ("endless", "[-Infinity]", [float("-inf")], "Infinity|finite"),
     ("1e400", "[1e400]", [1e400], "finite"),
     ("NUL", '["a\\u0000b"]', ["a\0b"], "NUL"),
-    ("NUL in a key", '[{"a\\u0000b": 1}]', [{"a\0b": 1}], "NUL"),
     ("half an emoji", '["\\ud83d"]', ["\ud83d"], "surrogate"),
     ("a number of 5,000 digits", f"[{'9' * 5000}]", [10**5000], "digits"),
     ("bytes", None, [b"x"], "not plain JSON"),

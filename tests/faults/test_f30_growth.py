@@ -19,8 +19,7 @@ FAULTS = (cut, half_close, lose_replies, delay, flush, kill_redis, refuse, *[loc
 
 
 @pytest.mark.parametrize(
-    ("count", "seconds"),
-    [pytest.param(20, 15, id="short"), pytest.param(60, 120, marks=pytest.mark.long, id="long")],
+    ("count", "seconds"), [pytest.param(20, 15, id="short"), pytest.param(60, 120, marks=pytest.mark.long, id="long")]
 )
 def test_f30_a_worker_does_not_grow(count, seconds, prefix, tmp_path, note_row):
     seed = random.randrange(10**6)

@@ -2,8 +2,6 @@
 its end. Nor does a log that nobody reads.
 """
 
-import fcntl
-import os
 import signal
 from contextlib import contextmanager
 
@@ -13,6 +11,7 @@ from django_delayq.models import Schedule
 from tests.acceptance.processes import alive, due_now, every_second
 from tests.acceptance.support import PATIENCE_SECONDS, lines, output_of, start_worker, wait_until, worker
 from tests.faults.harness.load import soon
+from tests.faults.harness.streams import unread
 from tests.faults.harness.table import Row
 from tests.faults.harness.workers import ENDLESS, WorkerProcess
 
@@ -127,17 +126,6 @@ def test_f36_a_worker_that_was_told_to_outlive_its_terminal_does(broker):
 
 
 # -- the log
-
-
-@contextmanager
-def unread():
-    """Yield a pipe that is full and that nobody reads."""
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb") as output:
-        os.set_blocking(writing, False)
-        os.write(writing, b"x" * fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ))
-        os.set_blocking(writing, True)
-        yield output
 
 
 def goes_on(row, process):

@@ -3,7 +3,6 @@
 One worker for each fault, in which all of them fail at once, plays each kind of execution.
 """
 
-import socket
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from django_delayq.models import Alert, Output, Run, Schedule
 from tests.acceptance.support import lines, start_worker, wait_until
 from tests.faults import side_channel_tasks as tasks
 from tests.faults.harness.load import soon
+from tests.faults.harness.shapes import free_ports
 from tests.faults.harness.streams import STREAMS
 from tests.faults.harness.table import Row
 from tests.faults.test_f42_alerts import SECRET
@@ -30,18 +30,12 @@ TIMEOUT, LEASE = timedelta(seconds=2), 2
 COMMAND = "django_delayq.tasks.management_command"
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @contextmanager
 def told(how):
     """Where pings and alerts go: a server that fails, or none."""
     with Receiver() as receiver:
         receiver.status, receiver.delay_seconds = (500, 0) if how == "raises" else (200, 600)
-        yield receiver.host if how != "gone" else f"127.0.0.1:{free_port()}"
+        yield receiver.host if how != "gone" else f"127.0.0.1:{free_ports(1)[0]}"
 
 
 def points(path, host):
@@ -59,7 +53,7 @@ def points(path, host):
 
 @pytest.mark.parametrize("how", ["raises", pytest.param("blocks"), pytest.param("gone", marks=pytest.mark.smoke)])
 def test_f45_no_side_channel_decides_an_outcome(how, server, settings, tmp_path, note_row):
-    path, log, port = tmp_path / "executions", tmp_path / "log", free_port()
+    path, log, port = tmp_path / "executions", tmp_path / "log", free_ports(1)[0]
     output, redirect = STREAMS[how]
     with told(how) as host, output() as stream:
         alerts = {"WEBHOOK": f"http://{host}/hook", "HOSTS": [host], "SECRET": SECRET, "EVERY": 1}

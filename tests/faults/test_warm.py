@@ -46,15 +46,6 @@ print({number: str(signal.getsignal(number)) for number in signal.valid_signals(
 """
 
 
-def test_its_exit_status_is_that_of_any_process(forker, tmp_path):
-    """By itself, by an error, by a signal."""
-    programs = {"pass": 0, "raise SystemExit(3)": 3, "1 / 0": 1, "import os; os.kill(os.getpid(), 9)": -9}
-    with (tmp_path / "output").open("wb") as output:
-        for program, status in programs.items():
-            process = forker.start(["shell", "-v0", "-c", program], command_environment(), output)
-            assert process.wait() == process.poll() == status, program
-
-
 def test_nothing_that_was_forked_outlives_the_tests(forker, tmp_path):
     with (tmp_path / "output").open("wb") as output:
         process = forker.start(["delayq_worker"], command_environment(), output)

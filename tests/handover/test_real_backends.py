@@ -6,12 +6,11 @@ from datetime import timedelta
 
 import pytest
 import redis
-from django.core.exceptions import ValidationError
 from django.db import connection
 
 from django_delayq.models import Run, Schedule
 from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until, worker
-from tests.handover.conftest import TABLE, environment, run
+from tests.handover.conftest import TABLE, run
 from tests.support import DAILY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -86,39 +85,17 @@ def test_the_result_id_is_the_one_under_which_the_other_backend_keeps_it(broker,
 
 
 @pytest.mark.parametrize("backend", ["rows", "rq"])
-def test_a_task_gets_the_context_of_the_backend_that_executes_it(broker, others, tmp_path, backend):
-    path = tmp_path / "f"
-    handed_over(broker, backend, task="tell_context", args=[str(path)])
+def test_a_task_gets_the_context_of_its_backend_and_a_coroutine_is_handed_over_within_its_timeout(
+    broker, others, tmp_path, backend
+):
+    told, awaited = tmp_path / "told", tmp_path / "awaited"
+    row = handed_over(broker, backend, task="tell_context", args=[str(told)])
+    handed_over(broker, backend, name="t", task="anote", args=[str(awaited)], timeout=timedelta(minutes=10))
     burst(others)
+    assert ({run.reason for run in Run.objects.all()}, awaited.exists()) == ({"handed_over"}, False)
     run(*WORKERS[backend], within=others)
-    assert lines(path) == [["TaskContext", Run.objects.get().result["result_id"], backend]]
-
-
-@pytest.mark.parametrize("backend", ["rows", "rq"])
-def test_a_coroutine_is_handed_over_within_its_timeout(broker, others, tmp_path, backend):
-    path = tmp_path / "f"
-    handed_over(broker, backend, task="anote", args=[str(path)], timeout=timedelta(minutes=10))
-    burst(others)
-    assert (Run.objects.get().reason, path.exists()) == ("handed_over", False)
-    run(*WORKERS[backend], within=others)
-    assert path.read_text() == "async\n"
-
-
-def test_what_a_backend_cannot_do_is_refused_when_the_schedule_is_saved(others):
-    with pytest.raises(ValidationError) as refused:
-        Schedule.objects.create(
-            name="s", task="tests.app.tasks.noop", kind="cron", cron="0 9 * * *", backend="rq", priority=5
-        )
-    assert "priority" in refused.value.message_dict
-    assert "Set the priority to 0" in refused.value.message_dict["priority"][0]
-
-
-def test_a_backend_that_is_away_fails_each_attempt_with_its_error(broker, others):
-    handed_over(broker, "rq", task="noop", max_attempts=2, backoff=timedelta(0))
-    burst(environment())  # nobody listens there
-    found = Run.objects.get()
-    assert (found.status, found.attempt, found.result) == ("failed", 2, None)
-    assert found.reason.startswith("redis.exceptions.ConnectionError")
+    assert lines(told) == [["TaskContext", row.runs.get().result["result_id"], backend]]
+    assert awaited.read_text() == "async\n"
 
 
 def test_a_worker_killed_between_enqueue_and_ledger_hands_over_again_and_records_once(broker, others, tmp_path):
@@ -137,11 +114,3 @@ def test_a_worker_killed_between_enqueue_and_ledger_hands_over_again_and_records
     assert len(stored) == 2 and plain(found.result["result_id"]) in stored
     run(*WORKERS["deadly"], within=dying)
     assert [words[0] for words in lines(path)] == ["start", "end"] * 2  # at-least-once
-
-
-def test_a_worker_that_does_not_know_the_backend_fails_the_point_and_says_so(broker, others):
-    handed_over(broker, "rows", task="noop", max_attempts=3)
-    burst({})  # the plain settings of the tests
-    found = Run.objects.get()
-    assert (found.status, found.attempt) == ("failed", 1)
-    assert "TASKS has no backend 'rows'" in found.reason

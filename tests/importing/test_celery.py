@@ -6,13 +6,7 @@ from zoneinfo import ZoneInfo
 import celery
 import pytest
 from celery.schedules import crontab, schedule, solar
-from django_celery_beat.models import (
-    ClockedSchedule,
-    CrontabSchedule,
-    IntervalSchedule,
-    PeriodicTask,
-    SolarSchedule,
-)
+from django_celery_beat.models import ClockedSchedule, CrontabSchedule, IntervalSchedule, PeriodicTask, SolarSchedule
 from django_celery_beat.schedulers import ModelEntry
 
 from django_delayq.models import Schedule

@@ -8,6 +8,8 @@ from django.test import Client
 from django_delayq import mirror
 from tests.declaring import Code, declaring
 from tests.integration.admin_pages import client_for, kill_redis
+from tests.integration.in_memory import MemoryShard
+from tests.integration.shard import SeededShard
 
 
 @pytest.fixture
@@ -22,6 +24,26 @@ def built(broker):
     mirror.check_layout(broker)
     mirror.full_sweep(broker)
     return broker
+
+
+@pytest.fixture
+def noted(broker):
+    """A prefix that has just been swept."""
+    mirror.check_layout(broker)
+    assert mirror.sweep_if_due(broker).done
+    return broker
+
+
+@pytest.fixture
+def shard(broker):
+    """One shard, seeded and read past the scripts."""
+    return SeededShard(broker)
+
+
+@pytest.fixture(params=["redis", "memory"])
+def index(request, broker):
+    """A shard by either implementation."""
+    return SeededShard(broker) if request.param == "redis" else MemoryShard()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """What tests of the mirror and of workers share: schedules, what Redis holds, a server or slots that stand still."""
 
+import json
 import socket
 import threading
 from contextlib import suppress
@@ -37,6 +38,12 @@ def absent(broker, row, queue=None):
     return view(broker, row, queue) == type(view(broker, row))(None, None, None, False)
 
 
+def lose(broker, row):
+    """Take an entry away, which only a full sweep finds."""
+    broker.remove(broker.shard_of(f"s{row.pk}", row.queue), [(f"s{row.pk}", 10**15, "")])
+    assert absent(broker, row)
+
+
 def set_due(broker, row, part, value):
     place = broker.shard_of(f"s{row.pk}", row.queue)
     name = f"{{{broker.config.prefix}:{place}}}:{part}"
@@ -44,6 +51,11 @@ def set_due(broker, row, part, value):
         broker.client.zadd(name, {f"s{row.pk}": value})
     else:
         broker.client.hset(name, f"s{row.pk}", value)
+
+
+def stored(broker):
+    """Return the layout in Redis."""
+    return json.loads(broker.layout())
 
 
 def at_once(*functions):

@@ -1,4 +1,4 @@
-"""What the mirror asks of points, in parts where there is much to do; hints; and the files themselves.
+"""What the mirror asks of points, in parts where there is much to do; hints; the files themselves; and damage.
 
 Tests of `index` hold the scripts and the memory against each other; tests of `shard` are of what only Redis knows.
 """
@@ -16,21 +16,16 @@ from django_delayq.broker import Broker, Definition, Settlement, Shard, keys, sc
 from django_delayq.broker import broker as broker_module
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import DamagedKeys
-from tests.integration.in_memory import MemoryShard
 from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, listening, names_of
+from tests.support import count_keys
 
 HEADER = ("PURPOSE", "KEYS", "ARGV", "RETURNS", "COST", "ATOMIC BECAUSE")
 
 
-@pytest.fixture
-def shard(broker):
-    return SeededShard(broker)
-
-
-@pytest.fixture(params=["redis", "memory"])
-def index(request, broker):
-    """A shard by either implementation."""
-    return SeededShard(broker) if request.param == "redis" else MemoryShard()
+def cases(rows, amiss):
+    """Return parameters of the rows for both, and of what is amiss for Redis alone."""
+    pairs = [(kind, row) for row in rows for kind in ("redis", "memory")] + [("redis", row) for row in amiss]
+    return [pytest.param(kind, *row[1:], id=f"{kind}, {row[0]}") for kind, row in pairs]
 
 
 # -- upsert
@@ -44,6 +39,7 @@ FRESH = {"due": 51_000, "point": 50_000, "gen": "8"}
 RETRYING = {"due": 9000, "point": 8000, "gen": "7", "attempts": "1"}
 
 FAR = 3 * 3600 * 1000  # further than any lease or backoff
+UNHELD = {**LATER, "due": FAR, "lease": "f"}
 
 UPSERTED = [
     ("unknown", {}, 8, "", "", "NEW", FRESH),
@@ -55,7 +51,6 @@ UPSERTED = [
     ("newer, waits for a retry", RETRYING, 8, "", "", "DUE", {**RETRYING, "gen": "8"}),
     ("newer, leased", LEASED, 8, "", "", "LEASED", {**LEASED, "gen": "8"}),
     ("equal, leased", LEASED, 7, "", "", "SAME", LEASED),
-    ("ahead of the ledger", LATER, 7, "", "", "SAME", LATER),
 ]
 
 #: Of an index that was damaged, or comes from before a restore; the mode `reset`.
@@ -64,7 +59,7 @@ UPSERTED_AMISS = [
     ("older, forced down", LATER, 6, "", "7", "MOVED", {**FRESH, "gen": "6"}),
     ("older, forced down too late", LATER, 6, "", "5", "OLD", LATER),
     ("leased, forced down", LEASED, 6, "", "7", "LEASED", {**LEASED, "gen": "6"}),
-    ("newer, a lease that no worker can hold", {**LATER, "due": FAR, "lease": "f"}, 8, "", "", "MOVED", FRESH),
+    ("newer, a lease that no worker can hold", UNHELD, 8, "", "", "MOVED", FRESH),
     ("point lost under a lease", {**LEASED, "point": None}, 7, "", "", "FIXED", {**LEASED, "point": 50_000}),
     ("point lost", {**LATER, "point": None}, 7, "", "", "NEW", {**FRESH, "gen": "7"}),
     ("score lost", {**LATER, "due": None}, 7, "", "", "NEW", {**FRESH, "gen": "7"}),
@@ -76,17 +71,8 @@ UPSERTED_AMISS = [
     ("score damaged, reset", {**LATER, "point": 50_000}, 7, "reset", "", "RESET", {**FRESH, "gen": "7"}),
     ("attempts left over, reset", RETRYING, 7, "reset", "", "RESET", {**FRESH, "gen": "7"}),
     ("due with a damaged score, reset", {**OVERDUE, "due": FAR}, 7, "reset", "", "RESET", {**OVERDUE, "due": 0}),
-    ("leased, reset", LEASED, 7, "reset", "", "SAME", LEASED),
     ("newer and leased, reset", LEASED, 8, "reset", "", "LEASED", {**LEASED, "gen": "8"}),
-    (
-        "a lease that no worker can hold, reset",
-        {**LATER, "due": FAR, "lease": "f"},
-        7,
-        "reset",
-        "",
-        "REWOUND",
-        {**FRESH, "gen": "7"},
-    ),
+    ("a lease that no worker can hold, reset", UNHELD, 7, "reset", "", "REWOUND", {**FRESH, "gen": "7"}),
 ]
 
 
@@ -98,22 +84,13 @@ def entry(parts):
     return {part: {"s1": about(value) if part == "due" else value} for part, value in parts.items()}
 
 
-@pytest.mark.parametrize(("seed", "generation", "mode", "expected", "result", "after"),
-                         [row[1:] for row in UPSERTED], ids=[row[0] for row in UPSERTED])  # fmt: skip
+@pytest.mark.parametrize(("index", "seed", "generation", "mode", "expected", "result", "after"),
+                         cases(UPSERTED, UPSERTED_AMISS), indirect=["index"])  # fmt: skip
 def test_upsert(index, seed, generation, mode, expected, result, after):
     seed_entry(index, seed)
     item = Definition("s1", generation, index.now + 50_000, index.now + 51_000, expected)
     assert index.broker.upsert(PLACE, [item], mode=mode) == [result]
     assert index.state() == entry(after)
-
-
-@pytest.mark.parametrize(("seed", "generation", "mode", "expected", "result", "after"),
-                         [row[1:] for row in UPSERTED_AMISS], ids=[row[0] for row in UPSERTED_AMISS])  # fmt: skip
-def test_upsert_of_what_is_amiss(shard, seed, generation, mode, expected, result, after):
-    seed_entry(shard, seed)
-    item = Definition("s1", generation, shard.now + 50_000, shard.now + 51_000, expected)
-    assert shard.broker.upsert(PLACE, [item], mode=mode) == [result]
-    assert shard.state() == entry(after)
 
 
 # -- rows: the modes `new` and `move`
@@ -164,12 +141,6 @@ def test_a_priority_that_is_none_any_more_is_forgotten(index):
         assert index.state().get("priority", {}).get("s1", "0") == str(priority)
 
 
-def test_upserts_in_any_order_end_at_the_newest(index):
-    old, new = (Definition("s1", g, index.now + 1000 * g, index.now + 1000 * g) for g in (7, 8))
-    assert [index.broker.upsert(PLACE, [item]) for item in (new, old, new)] == [["NEW"], ["OLD"], ["SAME"]]
-    assert index.state() == {"due": {"s1": 8000}, "point": {"s1": 8000}, "gen": {"s1": "8"}}
-
-
 # -- remove
 
 REMOVED = [
@@ -185,27 +156,19 @@ REMOVED = [
 REMOVED_AMISS = [
     ("waiting, older, forced down", LATER, 6, "7", "REMOVED", {}),
     ("waiting, forced down too late", LATER, 6, "5", "OLD", LATER),
-    ("a lease that no worker can hold", {**LATER, "due": FAR, "lease": "f"}, 8, "", "REMOVED", {}),
+    ("a lease that no worker can hold", UNHELD, 8, "", "REMOVED", {}),
     ("score lost", {**LATER, "due": None}, 8, "", "REMOVED", {}),
     ("point lost", {**LATER, "point": None}, 8, "", "REMOVED", {}),
     ("leavings", {"gen": "x", "lease": "f", "attempts": "2"}, 8, "", "GONE", {}),
 ]
 
 
-@pytest.mark.parametrize(("seed", "generation", "expected", "result", "after"),
-                         [row[1:] for row in REMOVED], ids=[row[0] for row in REMOVED])  # fmt: skip
+@pytest.mark.parametrize(("index", "seed", "generation", "expected", "result", "after"),
+                         cases(REMOVED, REMOVED_AMISS), indirect=["index"])  # fmt: skip
 def test_remove(index, seed, generation, expected, result, after):
     seed_entry(index, seed)
     assert index.broker.remove(PLACE, [("s1", generation, expected)]) == [result]
     assert index.state() == entry(after)
-
-
-@pytest.mark.parametrize(("seed", "generation", "expected", "result", "after"),
-                         [row[1:] for row in REMOVED_AMISS], ids=[row[0] for row in REMOVED_AMISS])  # fmt: skip
-def test_remove_of_what_is_amiss(shard, seed, generation, expected, result, after):
-    seed_entry(shard, seed)
-    assert shard.broker.remove(PLACE, [("s1", generation, expected)]) == [result]
-    assert shard.state() == entry(after)
 
 
 GONE = [
@@ -215,34 +178,14 @@ GONE = [
     ("older", LATER, 6, "OLD", LATER),
 ]
 
-GONE_AMISS = [
-    ("its lease has ended", {**LEASED, "due": -5}, 8, "REMOVED", {}),
-    ("a lease that no worker can hold", {**LEASED, "due": FAR}, 8, "REMOVED", {}),
-]
+ENDED = ("its lease has ended", {**LEASED, "due": -5}, 8, "REMOVED", {})
 
 
-@pytest.mark.parametrize(("seed", "generation", "result", "after"), [row[1:] for row in GONE],
-                         ids=[row[0] for row in GONE])  # fmt: skip
+@pytest.mark.parametrize(("index", "seed", "generation", "result", "after"), cases(GONE, [ENDED]), indirect=["index"])
 def test_remove_of_what_is_gone(index, seed, generation, result, after):
     seed_entry(index, seed)
     assert index.broker.remove(PLACE, [("s1", generation, "")], gone=True) == [result]
     assert index.state() == entry(after)
-
-
-@pytest.mark.parametrize(("seed", "generation", "result", "after"), [row[1:] for row in GONE_AMISS],
-                         ids=[row[0] for row in GONE_AMISS])  # fmt: skip
-def test_remove_of_what_is_gone_of_what_is_amiss(shard, seed, generation, result, after):
-    seed_entry(shard, seed)
-    assert shard.broker.remove(PLACE, [("s1", generation, "")], gone=True) == [result]
-    assert shard.state() == entry(after)
-
-
-def test_a_late_removal_does_not_touch_a_schedule_made_anew(index):
-    """Model history: delete at generation 4, re-create, then the tombstone comes."""
-    index.member("s1", due=60_000, gen=index.now)
-    before = index.state()
-    assert index.broker.remove(PLACE, [("s1", index.now - 5, "")]) == ["OLD"]
-    assert index.state() == before
 
 
 def test_a_scan_tells_the_members_and_what_lost_members_left(shard):
@@ -350,17 +293,15 @@ def test_all_keys_of_a_place_share_one_hash_tag_and_no_place_shares_it_with_anot
     assert all(keys.is_own("p:q", name) for group in names for name in group)
 
 
-@pytest.mark.parametrize("decode", [False, True])
-def test_bytes_and_str_replies_mean_the_same(prefix, decode):
-    with EmbeddedServer() as server, redis.Redis.from_url(server.url, decode_responses=decode) as client:
+def test_replies_that_are_str_mean_the_same_as_bytes(prefix):
+    with EmbeddedServer() as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
         shard = SeededShard(Broker(timeout_seconds=5, worker="test", client=client))
         assert shard.broker.upsert(PLACE, [Definition("s1", 7, shard.now - 5, shard.now - 5)]) == ["NEW"]
         assert shard.broker.epochs([PLACE]) == ["e1"]
         assert shard.broker.heads([PLACE]) == [shard.now - 5]
         claim = shard.claim()
-        assert [(e.member, e.point_ms, e.generation, e.lapsed) for e in claim.entries] == [
-            ("s1", shard.now - 5, 7, False)
-        ]
+        (item,) = claim.entries
+        assert (item.member, item.point_ms, item.generation, item.lapsed) == ("s1", shard.now - 5, 7, False)
         view = shard.broker.views([("s1", "default")])[0]
         assert (view.point_ms, view.generation, view.leased) == (shard.now - 5, 7, True)
         assert shard.broker.renew(PLACE, [("s1", "other")], lease_ms=1) == {"s1"}
@@ -371,3 +312,121 @@ def test_bytes_and_str_replies_mean_the_same(prefix, decode):
         assert shard.broker.layout() == "{}"
         shard.broker.heartbeat(5, "{}")
         assert shard.broker.workers() == {"test": (5, "{}")}
+
+
+# -- damage: what garbage and foreign types under our keys may not do to scripts and reads
+
+
+@pytest.mark.parametrize("part", keys.PARTS)
+def test_a_key_of_a_foreign_type_is_named_deleted_and_rebuilt(shard, part):
+    shard.member("s1", attempts="2")
+    shard.client.delete(shard.names[part])
+    if keys.TYPES[part] == "string":
+        shard.client.rpush(shard.names[part], "foreign")
+    else:
+        shard.client.set(shard.names[part], "foreign")
+    with pytest.raises(DamagedKeys, match="foreign type"):
+        shard.claim()
+        shard.broker.stats([PLACE])
+        shard.broker.remove(PLACE, [("s1", 9, "")])
+    assert shard.broker.repair(PLACE) == [shard.names[part]]
+    assert shard.claim().epoch is None
+    assert shard.broker.repair(PLACE) == []
+
+
+GARBAGE = ["", "garbage", "-1", "1.5", "nan", "-inf", "1e400", "0x10", "9" * 40, "\u00e9 \u2028", b"\xff\x00"]
+
+
+@pytest.mark.parametrize("value", GARBAGE, ids=ascii)
+def test_garbage_values_stop_no_script(shard, value):
+    shard.seed(due={"s1": -1000, "s2": -1000, "s3": 60_000})
+    for part in ("point", "gen", "attempts"):
+        shard.seed(**{part: dict.fromkeys(("s1", "s2", "s3"), value)})
+    shard.seed(lease={"s2": value}, fence=value, journal=value)
+    broker, point = shard.broker, shard.now + 50_000
+    claim = shard.claim(request=10**12)
+    assert sorted(names_of(claim)) == ["s1", "s2"]
+    assert [item.lapsed for item in sorted(claim.entries, key=lambda item: item.member)] == [False, True]
+    assert broker.renew(PLACE, [("s1", claim.holder)], lease_ms=LEASE_MS) == set()
+    assert broker.settle(PLACE, [Settlement("s1", claim.holder, "retry")]).replies == [1]
+    again = shard.claim(request=10**12 + 1)
+    assert names_of(again) == ["s1"]
+    broker.upsert(PLACE, [Definition(name, shard.now, point, point) for name in ("s1", "s2", "s3")], mode="reset")
+    broker.views([("s1", "default")])
+    broker.stats([PLACE])
+    items = [
+        Settlement(name, holder, "drop", 0, 10**41) for name, holder in (("s1", again.holder), ("s2", claim.holder))
+    ]
+    assert broker.settle(PLACE, items).replies == [1, 1]
+    assert broker.upsert(PLACE, [Definition("s3", shard.now, 1, 1)], mode="new") == ["SAME"]
+    assert broker.remove(PLACE, [("s3", 10**41, str(value))]) != ["OLD"]
+
+
+@pytest.mark.parametrize("value", ["garbage", "", "1.5", "nan", "inf", "1e400", b"\xff"], ids=ascii)
+def test_garbage_numbers_are_told_as_unknown_or_as_whole_numbers(shard, value):
+    shard.seed(due={"s1": -1000}, point={"s1": value}, gen={"s1": value}, attempts={"s1": value})
+    (item,) = shard.claim().entries
+    known = 1 if value == "1.5" else None
+    assert (item.point_ms, item.generation, item.attempts) == (known, known, known or 0)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "1e15", "7.0", "0x7fffffff", "9" * 30])
+def test_a_garbage_generation_is_replaced_by_the_next_sweep(shard, value):
+    """What a sweep sees must be what it can name to have it forced down."""
+    shard.member("s1", due=60_000, gen=value)
+    seen = shard.broker.views([("s1", "default")])[0].generation
+    expected = str(seen) if seen is not None and seen > shard.now else ""
+    item = Definition("s1", shard.now, shard.now + 50_000, shard.now + 50_000, expected)
+    shard.broker.upsert(PLACE, [item], mode="reset")
+    assert shard.state()["gen"] == {"s1": str(shard.now)}
+
+
+def test_a_garbage_journal_does_not_stop_this_process_for_ever(shard):
+    shard.member("s1")
+    shard.seed(journal="99999999999999999999 f 0s1")
+    assert names_of(shard.claim(request=1)) == ["s1"]
+
+
+@pytest.mark.parametrize("member", [b"\xff\xfe", "a b", "", "s" * 5000], ids=["bytes", "space", "empty", "long"])
+def test_a_garbage_member_can_be_dropped_by_its_claimer(shard, member):
+    shard.client.zadd(shard.names["due"], {member: shard.now - 1000})
+    claim = shard.claim()
+    assert len(claim.entries) == 1
+    assert shard.broker.settle(PLACE, [Settlement(claim.entries[0].member, claim.holder, "drop", 0, 7)]).replies == [1]
+    assert shard.state() == {}
+
+
+def test_a_garbage_member_cannot_bring_another_twice(shard):
+    shard.member("s1", due=-2000)
+    shard.client.zadd(shard.names["due"], {"x 0s1": shard.now - 1000})
+    shard.claim()
+    assert names_of(shard.claim()).count("s1") == 1
+
+
+@pytest.mark.parametrize("name", ["layout", "workers", "worker-details"])
+def test_keys_of_the_whole_prefix_are_repaired_too(broker, name):
+    key = f"{broker.config.prefix}:{name}"
+    broker.client.rpush(key, "foreign")
+    for place in broker.shards():
+        broker.repair(place)
+    broker.claim_layout("{}")
+    broker.heartbeat(1, "{}")
+    assert broker.workers() == {"test": (1, "{}")}
+
+
+def test_purge_deletes_this_prefix_and_no_other(broker):
+    prefix = broker.config.prefix
+    beside = f"{{{prefix}:stage:default:0}}:due", f"{{{prefix}0:default:0}}:due"
+    others = [*beside, f"{prefix}:stage:layout", f"{prefix}x"]
+    for name in others:
+        broker.client.set(name, "theirs")
+    SeededShard(broker).member("s1")
+    broker.claim_layout("{}")
+    broker.heartbeat(1, "{}")
+    try:
+        assert count_keys(broker) == 7
+        assert broker.purge() == 7
+        assert [name for name in others if not broker.client.exists(name)] == []
+        assert count_keys(broker) == 0
+    finally:
+        broker.client.delete(*others)

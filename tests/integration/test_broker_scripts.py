@@ -8,20 +8,7 @@ import time
 import pytest
 
 from django_delayq.broker import Definition, Settlement, Shard
-from tests.integration.in_memory import MemoryShard
-from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, names_of
-
-
-@pytest.fixture
-def shard(broker):
-    return SeededShard(broker)
-
-
-@pytest.fixture(params=["redis", "memory"])
-def index(request, broker):
-    """A shard by either implementation."""
-    return SeededShard(broker) if request.param == "redis" else MemoryShard()
-
+from tests.integration.shard import LEASE_MS, PLACE, about, names_of
 
 # -- claim
 
@@ -33,10 +20,7 @@ def test_claim_leases_the_oldest_due_members_up_to_the_limit_and_moves_their_sco
     claim = index.claim(limit=2)
     assert names_of(claim) == ["s1", "s3"]
     assert [(entry.point_ms - index.now, entry.generation) for entry in claim.entries] == [(-3000, 7), (-2000, 7)]
-    assert [(entry.attempts, entry.lapsed) for entry in claim.entries] == [
-        (0, False),
-        (2, False),
-    ]
+    assert [(entry.attempts, entry.lapsed) for entry in claim.entries] == [(0, False), (2, False)]
     assert claim.epoch == index.epoch
     assert claim.fence
     assert index.state() == {
@@ -61,11 +45,14 @@ def test_points_and_jobs_share_a_claim_by_halves(index):
     assert names_of(index.claim(request=5, limit=3)) == ["s5", "j5"]
 
 
+def seed_jobs(shard, count):
+    due = {f"j{n}": -9000 for n in range(count)}
+    shard.seed(due=due, point=due, gen=dict.fromkeys(due, 7))
+
+
 @pytest.mark.parametrize("limit", [1, 100])
 def test_a_point_that_is_due_does_not_wait_behind_a_thousand_due_jobs(shard, limit):
-    shard.seed(
-        **{part: {f"j{n}": -9000 if part != "gen" else 7 for n in range(1000)} for part in ("due", "point", "gen")}
-    )
+    seed_jobs(shard, 1000)
     shard.member("s1", due=-5)
     assert "s1" in names_of(shard.claim(request=1, limit=limit)) + names_of(shard.claim(request=2, limit=limit))
 
@@ -119,9 +106,7 @@ def test_what_comes_while_others_wait_for_their_turn_gets_its_own(shard):
 
 
 def test_an_urgent_job_does_not_wait_behind_what_was_never_claimed(shard):
-    shard.seed(
-        **{part: {f"j{n}": -9000 if part != "gen" else 7 for n in range(2000)} for part in ("due", "point", "gen")}
-    )
+    seed_jobs(shard, 2000)
     shard.broker.upsert(PLACE, [Definition("j5000", 7, shard.now, 0, priority=9)], mode="new")
     assert names_of(shard.claim(limit=1)) == ["j5000"]
 
@@ -236,13 +221,18 @@ def test_fences_grow_where_the_clock_stepped_back(shard):
     assert shard.claim().fence == f"{ahead + 1}.e1"
 
 
-def test_without_an_epoch_nothing_is_claimed(shard):
+@pytest.mark.parametrize("empty", [False, True])
+def test_without_an_epoch_nothing_is_claimed(shard, empty):
+    """What claims nothing must also be what is rebuilt, or the shard stands still."""
     shard.client.delete(shard.names["epoch"])
+    if empty:
+        shard.seed(epoch="")
     shard.member("s1")
     before = shard.state()
     claim = shard.claim()
     assert (claim.epoch, claim.entries) == (None, ())
     assert shard.state() == before
+    assert shard.broker.epochs([PLACE]) == [None]
 
 
 def test_claims_go_on_during_a_rebuild_and_the_fence_outlives_it(shard):
@@ -324,7 +314,9 @@ def test_settle(index, stored, used, point, reply, after):
     index.seed(attempts={"s1": 3}, gen={"s1": stored})
     target = None if point is None else index.now + point
     what = ("drop", 0, used) if target is None else ("next", target + 5000, used, target)
-    item = Settlement("s1", "f", *what)
+    item, foreign = Settlement("s1", "f", *what), Settlement("s1", "other", *what)
+    assert index.broker.settle(PLACE, [foreign]).replies == [0]
+    assert index.state()["lease"] == {"s1": "f"}
     assert index.broker.settle(PLACE, [item]).replies == [reply]
     wanted = {part: {"s1": value} for part, value in after.items()}
     assert index.state() == wanted
@@ -338,18 +330,6 @@ def test_settle_where_no_generation_is_known(shard):
     item = Settlement("s1", "f", "next", shard.now + 95_000, 7, shard.now + 90_000)
     assert shard.broker.settle(PLACE, [item]).replies == [1]
     assert shard.state() == {"due": {"s1": 95_000}, "point": {"s1": 90_000}, "gen": {"s1": "7"}}
-
-
-def test_settle_under_a_foreign_fence_changes_nothing(index):
-    index.held("s1", "s2")
-    before = index.state()
-    items = [
-        Settlement("s1", "other", "drop", 0, 7),
-        Settlement("s3", "f", "next", 0, 7, index.now),
-        Settlement("s2", "f", "drop", 0, 7),
-    ]
-    assert index.broker.settle(PLACE, items).replies == [0, 0, 1]
-    assert index.state() == {part: {"s1": values["s1"]} for part, values in before.items()}
 
 
 # -- enqueue, stats, epoch
@@ -382,28 +362,24 @@ def test_the_epoch_is_compared_and_set(shard):
 # -- many at once
 
 
-@pytest.mark.parametrize("size", [100, 1000])
-def test_every_script_takes_a_whole_batch(shard, size):
-    broker, members = shard.broker, [f"s{n}" for n in range(size)]
-    past = shard.now - 1000
+def test_every_script_takes_a_whole_batch(shard):
+    size, broker, past = 1000, shard.broker, shard.now - 1000
+    members = [f"s{n}" for n in range(size)]
+
+    def settled(claim, *what):
+        return broker.settle(PLACE, [Settlement(name, claim.holder, *what) for name in members]).replies == [1] * size
+
     assert broker.upsert(PLACE, [Definition(name, 1, past, past) for name in members]) == ["NEW"] * size
     claim = shard.claim(limit=size)
     assert sorted(names_of(claim)) == sorted(members)
     assert shard.claim(limit=size).entries == claim.entries
     assert broker.renew(PLACE, [(name, claim.holder) for name in members], lease_ms=LEASE_MS) == set()
-    assert broker.settle(PLACE, [Settlement(name, claim.holder, "retry") for name in members]).replies == [1] * size
+    assert settled(claim, "retry")
     second = shard.claim(request=2, limit=size)
     assert {entry.attempts for entry in second.entries} == {1}
-    assert broker.settle(PLACE, [Settlement(name, second.holder, "release") for name in members]).replies == [1] * size
-    third = shard.claim(request=3, limit=size)
-    assert (
-        broker.settle(PLACE, [Settlement(name, third.holder, "next", past, 1, past) for name in members]).replies
-        == [1] * size
-    )
-    fourth = shard.claim(request=4, limit=size)
-    assert (
-        broker.settle(PLACE, [Settlement(name, fourth.holder, "drop", 0, 1) for name in members]).replies == [1] * size
-    )
+    assert settled(second, "release")
+    assert settled(shard.claim(request=3, limit=size), "next", past, 1, past)
+    assert settled(shard.claim(request=4, limit=size), "drop", 0, 1)
     assert shard.state() == {}
     ahead = shard.now + 60_000
     rows = [Definition(f"j{n}", 1, ahead, ahead) for n in range(size)]

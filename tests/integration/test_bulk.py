@@ -29,28 +29,26 @@ def zone(request, settings, monkeypatch):
         cached.cache_clear()
 
 
+def parts(one, names):
+    return {name: getattr(one, name) for name in names}
+
+
 def test_what_one_side_writes_the_other_side_reads(zone):
     at = datetime(2030, 3, 31, 1, 30, 0, 123456, tzinfo=UTC)
     values = {"every": timedelta(days=1, microseconds=1000), "start_at": at, "jitter": timedelta(seconds=3)}
     Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="every", **values, created_at=at)
     schedule = Schedule.objects.select_related("state").get()
     row = ledger.load_schedules([schedule.pk])[schedule.pk]
-    assert {name: getattr(schedule, name) for name in ledger.reading.DEFINITION} == {
-        name: getattr(row, name) for name in ledger.reading.DEFINITION
-    }
+    assert parts(schedule, ledger.reading.DEFINITION) == parts(row, ledger.reading.DEFINITION)
     times = {"claimed_at": at, "started_at": at + timedelta(microseconds=1), "finished_at": at}
     run = RunRow.of(schedule, at, status="succeeded", fence="1.e", worker="w", **times, **ODD)
     assert ledger.record([Outcome(run, row)]) == [Won.YES]
     stands = Run.objects.get()
     assert stands.due_at == at
-    assert {name: getattr(run, name) for name in ledger.reading.RUN} == {
-        name: getattr(stands, name) for name in ledger.reading.RUN
-    }
+    assert parts(run, ledger.reading.RUN) == parts(stands, ledger.reading.RUN)
     state = ScheduleState.objects.get()
     again = ledger.load_schedules([schedule.pk])[schedule.pk].state
-    assert {name: getattr(state, name) for name in ledger.reading.STATE} == {
-        name: getattr(again, name) for name in ledger.reading.STATE
-    }
+    assert parts(state, ledger.reading.STATE) == parts(again, ledger.reading.STATE)
     assert again.last_due_at == at
     assert ledger.load_runs([stands.pk])[stands.pk].result == ODD["result"]
 

@@ -9,6 +9,7 @@ from django.test import override_settings
 from redis.cluster import RedisCluster
 
 from django_delayq.broker import Broker, ClusterConnectionFactory, connector
+from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerError, BrokerUnavailable
 from tests.faults.harness.shapes import Cluster, free_ports
 from tests.integration.mirroring import attempts
@@ -61,8 +62,6 @@ def test_a_cluster_that_is_away_is_unavailable_and_found_again(alias, cluster):
 
 
 def test_a_single_server_is_no_cluster(alias, settings):
-    from django_delayq.embedded import EmbeddedServer
-
     (port,) = free_ports(1)
     with EmbeddedServer(extra_args=("--port", str(port), "--bind", "127.0.0.1")):
         alias(f"redis://127.0.0.1:{port}", **CLUSTER)
@@ -92,7 +91,6 @@ def test_a_dead_sentinel_holds_up_nobody_for_longer_than_the_timeout(alias, monk
     tried = attempts(monkeypatch)
     with pytest.raises(BrokerUnavailable):
         broker.layout()
-    print(tried)
     assert set(tried) == {(0.2, 0.2)}
     assert len(tried) == 2, "each Sentinel once"
     assert call_command("check") is None

@@ -1,19 +1,16 @@
 """Schedules that the code declares: how a sync brings them into the database, and what it leaves to people."""
 
-import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.core import serializers
-from django.db import connection, connections
+from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import declared, registry
 from django_delayq.declared.step import GONE
 from django_delayq.declared.values import from_json, to_json, values_of
 from django_delayq.models import Declaration, Schedule
-from tests.acceptance.support import PATIENCE_SECONDS
-from tests.integration.mirroring import mirrored
+from tests.integration.mirroring import at_once, mirrored
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -44,12 +41,17 @@ def edit(schedule, **values):
     return schedule
 
 
+def synced(code, source=""):
+    """Have the code say this, and bring it into the database; return the report."""
+    code.says(source)
+    return declared.sync()
+
+
 # -- what follows the code
 
 
 def test_a_declaration_becomes_a_schedule_with_every_default_and_is_mirrored(code, broker):
-    code.says("periodic('*/5 * * * *')(noop)")
-    report = declared.sync()
+    report = synced(code, "periodic('*/5 * * * *')(noop)")
     row = the_one()
     plain = Schedule(name=NOOP, task=NOOP, kind="cron", cron="*/5 * * * *")
     assert values_of(row) == values_of(plain)
@@ -70,7 +72,6 @@ def test_every_field_can_be_declared_and_comes_back_as_it_was(code):
     defaults = values_of(Schedule())
     same = {name for name, value in values_of(row).items() if value == defaults[name]}
     assert same == {"at", "backend", "cron"}  # another kind; reserved
-    assert declared.sync().changed == 0
 
 
 def test_a_sync_without_a_difference_writes_nothing(code):
@@ -86,11 +87,9 @@ def test_a_sync_without_a_difference_writes_nothing(code):
 
 
 def test_what_changes_in_the_code_changes_here_and_only_timing_begins_anew(code, broker):
-    code.says("periodic('0 9 * * *', name='s')(noop)")
-    declared.sync()
+    synced(code, "periodic('0 9 * * *', name='s')(noop)")
     first = the_one()
-    code.says("periodic('0 9 * * *', name='s', description='new', max_attempts=4)(noop)")
-    report = declared.sync()
+    report = synced(code, "periodic('0 9 * * *', name='s', description='new', max_attempts=4)(noop)")
     second = the_one()
     assert report.lines == ["s: description from '' to 'new'", "s: max_attempts from 1 to 4"]
     assert report.changed == 1
@@ -106,25 +105,20 @@ def test_what_changes_in_the_code_changes_here_and_only_timing_begins_anew(code,
 
 
 def test_a_key_keeps_a_schedule_through_new_names_and_functions(code):
-    code.says("periodic('0 9 * * *', key='k', name='old')(noop)")
-    declared.sync()
+    synced(code, "periodic('0 9 * * *', key='k', name='old')(noop)")
     first = the_one()
-    code.says("periodic('0 9 * * *', key='k', name='new')(abroken)")
-    declared.sync()
+    synced(code, "periodic('0 9 * * *', key='k', name='new')(abroken)")
     assert (the_one().pk, the_one().name, the_one().task) == (first.pk, "new", "tests.app.tasks.abroken")
 
 
 def test_without_a_key_another_function_is_another_schedule(code):
-    code.says("periodic('0 9 * * *')(noop)")
-    declared.sync()
-    code.says("periodic('0 9 * * *')(abroken)")
-    declared.sync()
+    synced(code, "periodic('0 9 * * *')(noop)")
+    synced(code, "periodic('0 9 * * *')(abroken)")
     assert dict(Schedule.objects.values_list("name", "enabled")) == {NOOP: False, "tests.app.tasks.abroken": True}
 
 
 def test_a_new_key_under_the_same_name_is_the_same_schedule(code):
-    code.says("periodic('0 9 * * *', key='a', name='n')(noop)")
-    declared.sync()
+    synced(code, "periodic('0 9 * * *', key='a', name='n')(noop)")
     before = the_one()
     code.says("periodic('0 9 * * *', key='b', name='n')(noop)")
     would, report = declared.sync(dry_run=True), declared.sync()
@@ -138,8 +132,7 @@ def test_a_new_key_under_the_same_name_is_the_same_schedule(code):
 
 
 def test_what_a_person_changed_past_the_admin_is_as_the_code_says_again(code):
-    code.says("periodic('0 9 * * *', name='s', max_attempts=2)(noop)")
-    declared.sync()
+    synced(code, "periodic('0 9 * * *', name='s', max_attempts=2)(noop)")
     edit(the_one(), cron="0 8 * * *", max_attempts=5).tags.put(the_one(), ["billing"])
     assert declared.sync().lines == [
         "s: recurrence from cron '0 8 * * *' to cron '0 9 * * *'", "s: max_attempts from 5 to 2",
@@ -149,13 +142,11 @@ def test_what_a_person_changed_past_the_admin_is_as_the_code_says_again(code):
 
 
 def test_what_a_person_switched_off_stays_off_and_what_a_person_switched_on_stays_on(code):
-    code.says("periodic('0 9 * * *', name='a')(noop)\nperiodic('0 9 * * *', name='b', enabled=False)(noop)")
-    declared.sync()
+    synced(code, "periodic('0 9 * * *', name='a')(noop)\nperiodic('0 9 * * *', name='b', enabled=False)(noop)")
     assert dict(Schedule.objects.values_list("name", "enabled")) == {"a": True, "b": False}
     the_one(name="a").pause("incident")
     the_one(name="b").resume()
-    code.says("periodic('0 7 * * *', name='a')(noop)\nperiodic('0 7 * * *', name='b', enabled=False)(noop)")
-    declared.sync()
+    synced(code, "periodic('0 7 * * *', name='a')(noop)\nperiodic('0 7 * * *', name='b', enabled=False)(noop)")
     rows = {row.name: (row.cron, row.enabled, row.pause_reason) for row in Schedule.objects.all()}
     assert rows == {"a": ("0 7 * * *", False, "incident"), "b": ("0 7 * * *", True, "")}
 
@@ -164,10 +155,8 @@ def test_what_a_person_switched_off_stays_off_and_what_a_person_switched_on_stay
 
 
 def test_what_is_gone_from_the_code_is_disabled_and_back_with_it_also_the_last_one(code, broker):
-    code.says("periodic('0 9 * * *', name='s')(noop)")
-    declared.sync()
-    code.says()
-    report = declared.sync()
+    synced(code, "periodic('0 9 * * *', name='s')(noop)")
+    report = synced(code)
     row = the_one()
     assert (row.enabled, row.pause_reason) == (False, GONE)
     assert (report.checked, report.lines) == (0, ["s: disabled, the code no longer declares it"])
@@ -184,8 +173,7 @@ def test_what_is_gone_from_the_code_is_disabled_and_back_with_it_also_the_last_o
 
 
 def test_a_schedule_whose_task_is_gone_with_it_is_disabled_too(code):
-    code.says("periodic('0 9 * * *', name='s')(noop)")
-    declared.sync()
+    synced(code, "periodic('0 9 * * *', name='s')(noop)")
     Schedule._base_manager.update(task="tests.app.tasks.no_longer_there")
     code.says()
     assert declared.sync().problems == []
@@ -194,32 +182,26 @@ def test_a_schedule_whose_task_is_gone_with_it_is_disabled_too(code):
 
 @pytest.mark.parametrize("when", ["before it was gone", "while it was gone"])
 def test_what_a_person_switched_off_is_not_switched_on_when_it_comes_back(code, when):
-    code.says("periodic('0 9 * * *', name='s')(noop)")
-    declared.sync()
+    synced(code, "periodic('0 9 * * *', name='s')(noop)")
     if when == "before it was gone":
         the_one().pause("incident")
-    code.says()
-    declared.sync()
+    synced(code)
     if when == "while it was gone":
         the_one().pause("incident")
-    code.says("periodic('0 10 * * *', name='s')(noop)")
-    declared.sync()
+    synced(code, "periodic('0 10 * * *', name='s')(noop)")
     assert (the_one().enabled, the_one().pause_reason, the_one().cron) == (False, "incident", "0 10 * * *")
 
 
 def test_what_a_person_switches_on_although_it_is_gone_is_not_switched_off_again(code):
-    code.says("periodic('0 9 * * *', name='s')(noop)")
-    declared.sync()
-    code.says()
-    declared.sync()
+    synced(code, "periodic('0 9 * * *', name='s')(noop)")
+    synced(code)
     the_one().resume()
     assert declared.sync().changed == 0
     assert the_one().enabled
 
 
 def test_nothing_is_gone_where_a_module_cannot_be_imported(code, settings, monkeypatch):
-    code.says("periodic('0 9 * * *', name='s')(noop)")
-    declared.sync()
+    synced(code, "periodic('0 9 * * *', name='s')(noop)")
     code.says()
     settings.DELAYQ = {**settings.DELAYQ, "TASK_MODULES": ["tasks", "broken"]}
     monkeypatch.syspath_prepend(settings.SCRATCH)
@@ -233,8 +215,7 @@ def test_nothing_is_gone_where_a_module_cannot_be_imported(code, settings, monke
 
 
 def test_nothing_is_gone_of_an_app_whose_package_is_missing_in_this_process(code, monkeypatch):
-    code.says("periodic('0 9 * * *', name='s')(noop)")
-    declared.sync()
+    synced(code, "periodic('0 9 * * *', name='s')(noop)")
     code.says()
     missing = registry.BrokenModule("tests.app", "tests.app.tasks", "ModuleNotFoundError: …", "celery")
     monkeypatch.setattr(registry, "broken_modules", lambda: [missing])
@@ -249,8 +230,7 @@ def test_a_schedule_made_by_hand_for_the_same_task_is_taken_over_but_for_its_swi
     hand = Schedule.objects.create(
         name="s", task=NOOP, kind="cron", cron="0 9 * * *", description="mine", enabled=False
     )
-    code.says("periodic('0 9 * * *', name='s', max_attempts=3)(noop)")
-    report = declared.sync()
+    report = synced(code, "periodic('0 9 * * *', name='s', max_attempts=3)(noop)")
     row = the_one()
     assert (row.pk, row.cron, row.description, row.max_attempts) == (hand.pk, "0 9 * * *", "", 3)
     assert (row.enabled, row.effective_from) == (False, hand.effective_from)
@@ -258,12 +238,12 @@ def test_a_schedule_made_by_hand_for_the_same_task_is_taken_over_but_for_its_swi
         "s: taken over by the code, it was made by hand", "s: description from 'mine' to ''",
         "s: max_attempts from 1 to 3",
     ]  # fmt: skip
+    assert declared.sync().changed == 0
 
 
 def test_a_name_of_another_tasks_schedule_is_refused_and_the_others_are_written(code):
     Schedule.objects.create(name="s", task="tests.app.tasks.abroken", kind="cron", cron="0 8 * * *")
-    code.says("periodic('0 9 * * *', name='s')(noop)\nperiodic('0 9 * * *', name='t')(noop)")
-    report = declared.sync()
+    report = synced(code, "periodic('0 9 * * *', name='s')(noop)\nperiodic('0 9 * * *', name='t')(noop)")
     assert len(report.problems) == 1
     for part in ("'s'", NOOP, "tests.app.tasks.abroken", "Rename one of them"):
         assert part in report.problems[0]
@@ -271,8 +251,7 @@ def test_a_name_of_another_tasks_schedule_is_refused_and_the_others_are_written(
 
 
 def test_a_schedule_that_the_code_has_under_another_key_is_not_taken_over(code):
-    code.says("periodic('0 8 * * *', key='first', name='other')(noop)")
-    declared.sync()
+    synced(code, "periodic('0 8 * * *', key='first', name='other')(noop)")
     edit(the_one(), name="s")  # by a person
     code.adds("periodic('0 9 * * *', key='a', name='s')(noop)")
     assert len(declared.sync().problems) == 1
@@ -282,8 +261,7 @@ def test_a_schedule_that_the_code_has_under_another_key_is_not_taken_over(code):
 
 def test_a_new_name_that_is_taken_is_refused_and_nothing_of_that_schedule_changes(code):
     Schedule.objects.create(name="taken", task=NOOP, kind="cron", cron="0 8 * * *")
-    code.says("periodic('0 9 * * *', key='k', name='s')(noop)")
-    declared.sync()
+    synced(code, "periodic('0 9 * * *', key='k', name='s')(noop)")
     before = the_one(name="s").generation
     code.says("periodic('0 10 * * *', key='k', name='taken')(noop)")
     assert len(declared.sync().problems) == 1
@@ -291,8 +269,7 @@ def test_a_new_name_that_is_taken_is_refused_and_nothing_of_that_schedule_change
 
 
 def test_what_cannot_be_saved_is_told_and_the_others_are_written(code):
-    code.says("periodic('0 9 * * *', name='s')(noop)\nperiodic('0 9 * * *', name='t')(noop)")
-    declared.sync()
+    synced(code, "periodic('0 9 * * *', name='s')(noop)\nperiodic('0 9 * * *', name='t')(noop)")
     code.says("periodic(at=datetime(2020, 1, 1, tzinfo=UTC), name='s')(noop)\nperiodic('0 8 * * *', name='t')(noop)")
     (problem,) = declared.sync().problems
     assert problem.startswith("s: ")
@@ -300,27 +277,23 @@ def test_what_cannot_be_saved_is_told_and_the_others_are_written(code):
 
 
 def test_what_is_declared_twice_is_told_and_neither_written_nor_called_gone(code):
-    code.says("periodic('0 9 * * *', name='s')(noop)")
-    declared.sync()
+    synced(code, "periodic('0 9 * * *', name='s')(noop)")
     code.adds("periodic('0 8 * * *', name='s')(abroken)")
     report = declared.sync()
     assert len(report.problems) == 2 and all("twice" in problem for problem in report.problems)
     assert (report.changed, the_one().enabled) == (0, True)
 
 
-def test_what_stands_where_not_every_process_looks_does_not_count(code):
-    code.says("from tests.app.tasks import noop\nperiodic('0 9 * * *', name='s')(noop)", module="tests.support")
-    assert not declared.sync()
-
-
-def test_a_task_module_may_declare_schedules_of_another_apps_tasks(code):
-    code.adds("from tests.app.tasks import noop\nperiodic('0 9 * * *', name='s')(noop)", module="tests.faults.tasks")
-    assert declared.sync().changed == 1
+@pytest.mark.parametrize(("module", "changed"), [("tests.support", 0), ("tests.faults.tasks", 1)])
+def test_what_stands_where_not_every_process_looks_does_not_count_and_in_another_apps_tasks_it_does(
+    code, module, changed
+):
+    code.says("from tests.app.tasks import noop\nperiodic('0 9 * * *', name='s')(noop)", module=module)
+    assert declared.sync().changed == changed
 
 
 def test_a_deleted_schedule_comes_back_as_the_code_says(code):
-    code.says("periodic('0 9 * * *', name='s')(noop)")
-    declared.sync()
+    synced(code, "periodic('0 9 * * *', name='s')(noop)")
     edit(the_one(), cron="0 8 * * *").delete()
     assert not Declaration.objects.exists()
     declared.sync()
@@ -328,41 +301,17 @@ def test_a_deleted_schedule_comes_back_as_the_code_says(code):
 
 
 def test_a_time_that_has_passed_is_not_made_up_for_but_one_that_was_there_is_kept(code):
-    code.says("periodic(at=datetime(2020, 1, 1, tzinfo=UTC), name='s')(noop)")
-    report = declared.sync()
+    report = synced(code, "periodic(at=datetime(2020, 1, 1, tzinfo=UTC), name='s')(noop)")
     assert (report.changed, report.problems) == (0, [])
     assert report.notes == ["s: not created, 2020-01-01 00:00:00 UTC has passed"]
-    code.says("periodic(at=datetime(2040, 1, 1, tzinfo=UTC), name='s')(noop)")
-    declared.sync()
+    synced(code, "periodic(at=datetime(2040, 1, 1, tzinfo=UTC), name='s')(noop)")
     past = datetime(2020, 1, 1, tzinfo=UTC)
     Schedule._base_manager.update(at=past)
     code.says("periodic(at=datetime(2020, 1, 1, tzinfo=UTC), name='s', max_attempts=3)(noop)")
     assert declared.sync().lines == ["s: max_attempts from 1 to 3"]
 
 
-# -- several at once, dumps, releases
-
-
-def at_once(*functions):
-    """Call all of them in threads of their own at the same time; return what they returned, after all have."""
-    barrier, results, errors = threading.Barrier(len(functions)), [], []
-
-    def run(function):
-        try:
-            barrier.wait(10)
-            results.append(function())
-        except Exception as error:
-            errors.append(error)
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=run, args=(function,)) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_SECONDS)
-    assert errors == []
-    return results
+# -- several at once
 
 
 def test_several_syncs_at_once_do_everything_once_and_without_an_error(code):
@@ -381,8 +330,7 @@ def test_several_syncs_at_once_do_everything_once_and_without_an_error(code):
 
 
 def test_syncs_and_people_who_delete_at_once_wait_for_each_other(code):
-    code.says("for number in range(10): periodic('0 9 * * *', name=f's{number}')(noop)")
-    declared.sync()
+    synced(code, "for number in range(10): periodic('0 9 * * *', name=f's{number}')(noop)")
     code.says("for number in range(10): periodic('0 10 * * *', name=f's{number}')(noop)")
 
     def delete():
@@ -395,19 +343,7 @@ def test_syncs_and_people_who_delete_at_once_wait_for_each_other(code):
     assert Schedule.objects.filter(cron="0 10 * * *").count() == Declaration.objects.count() == 10
 
 
-def test_a_dump_without_declarations_is_taken_over(code):
-    code.says("periodic('0 9 * * *', name='s')(noop)")
-    declared.sync()
-    text = serializers.serialize("json", Schedule.objects.all())
-    the_one().delete()
-    for loaded in serializers.deserialize("json", text):
-        loaded.save()
-    assert declared.sync().lines == ["s: taken over by the code, it was made by hand"]
-    assert declared.sync().changed == 0
-
-
 def test_what_is_stored_is_json_and_comes_back_equal():
-    values = values_of(
-        Schedule(every=timedelta(days=3, microseconds=1), at=datetime(2030, 5, 6, 7, 8, 9, 1, tzinfo=UTC))
-    )
+    at = datetime(2030, 5, 6, 7, 8, 9, 1, tzinfo=UTC)
+    values = values_of(Schedule(every=timedelta(days=3, microseconds=1), at=at))
     assert from_json(to_json(values)) == values

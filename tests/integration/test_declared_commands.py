@@ -1,18 +1,17 @@
 """Declared schedules in `delayq_sync`, after `migrate`, and in the system checks."""
 
-import io
 import json
-from datetime import timedelta
 
 import pytest
 from django.core import checks
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db import connection
 from django.test import override_settings
 
 from django_delayq.declared import sync_after_migrate
 from django_delayq.models import Declaration, Schedule
-from tests.integration.mirroring import mirrored, schedule
+from tests import support
+from tests.integration.mirroring import lose, mirrored, schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -20,9 +19,7 @@ NOOP = "tests.app.tasks.noop"
 
 
 def said(command="delayq_sync", *options, **kwargs):
-    out = io.StringIO()
-    call_command(command, *options, stdout=out, **kwargs)
-    return out.getvalue().splitlines()
+    return support.said(command, *options, **kwargs).splitlines()
 
 
 def everything():
@@ -64,11 +61,6 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(code, broker):
     did = said()
     assert did[: len(would) - 2] == would[:-2]
     assert did[len(would) - 2] == "3 declared schedules, 4 changed."
-
-
-def test_without_declarations_it_says_nothing_of_them():
-    schedule()
-    assert len(said()) == 1
 
 
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
@@ -202,11 +194,7 @@ def test_settings_that_are_wrong_are_told_once(code):
         assert [number for number, _message in found()] == ["delayq.E001"]
 
 
-@pytest.mark.django_db(transaction=True)
 def test_sync_tells_programs_what_it_changed_as_json(broker):
-    Schedule.objects.create(name="s", kind="every", every=timedelta(hours=1), task="tests.app.tasks.noop")
-    broker.client.delete(f"{{{broker.config.prefix}:default:0}}:due")
-    out = io.StringIO()
-    call_command("delayq_sync", "--json", stdout=out)
-    told = json.loads(out.getvalue())
+    lose(broker, schedule())
+    told = json.loads("".join(said("delayq_sync", "--json")))
     assert (told["checked"], told["changed"], told["dry_run"], len(told["lines"])) == (1, 1, False, 1)

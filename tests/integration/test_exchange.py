@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from django_delayq.broker import scripts
-from django_delayq.broker.scripts import MOST_KEPT, ROOMY, Call, Exchange, Scripts, is_plain, pack
+from django_delayq.broker.scripts import MOST_KEPT, ROOMY, Call, Exchange, Scripts, is_plain
 from django_delayq.exceptions import BrokerError
 from tests.faults.harness.servers import Server
 from tests.faults.harness.shapes import free_ports
@@ -60,22 +60,21 @@ def echoes(sent, text):
     return sent.send([("ECHO", text)]) == [text.encode()]
 
 
-def sleep(sent, seconds):
-    return sent.send([("BLPOP", "nobody pushes", str(seconds))])
+def use_at_once(sent, count):
+    """Have so many threads use a connection each."""
+    meeting = threading.Barrier(count)
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(lambda _: (meeting.wait(), sent.send([("BLPOP", "nobody pushes", "0.05")])), range(count)))
 
 
 @pytest.mark.parametrize(
     "arguments",
     [("GET", "k"), ("A", "", b"", 0), ("B", "é ß 漢", b"\xff\x00\r\n", -5, 2**53), ("x" * 70_000, b"y" * 70_000)],
 )
-def test_arguments_are_packed_as_the_client_packs_them(make, arguments):
-    connection = make().connection_pool.make_connection()
-    assert pack(arguments) == b"".join(connection.pack_command(*arguments))
-
-
-def test_one_connection_serves_one_request_after_the_other(make):
+def test_the_server_gets_the_arguments_as_they_are(make, arguments):
     sent = Exchange(make().connection_pool)
-    assert len({identity(sent) for _ in range(20)}) == 1
+    texts = [each if isinstance(each, bytes) else str(each).encode() for each in arguments]
+    assert sent.send([("EVAL", "return ARGV", 0, *arguments)]) == [texts]
 
 
 def test_requests_in_one_round_trip_are_answered_in_their_order_and_errors_are_replies(make):
@@ -98,9 +97,7 @@ def test_of_connections_that_fail_none_is_kept(make):
     """They may have gone together: whoever tries again must not come across the next one."""
     client = make()
     sent = Exchange(client.connection_pool)
-    with ThreadPoolExecutor(4) as pool:
-        meeting = threading.Barrier(4)
-        list(pool.map(lambda _: (meeting.wait(), sleep(sent, 0.05)), range(4)))
+    use_at_once(sent, 4)
     assert len(sent._kept) == 4
     make().client_kill_filter(_type="normal", skipme=True)
     with pytest.raises(errors.ConnectionError):
@@ -158,33 +155,18 @@ def test_threads_get_their_own_replies(make):
 def test_more_connections_than_are_kept_go_back_to_the_pool(make):
     client = make()
     sent = Exchange(client.connection_pool)
-    count = MOST_KEPT + 3
-    meeting = threading.Barrier(count)
-    with ThreadPoolExecutor(count) as pool:
-        list(pool.map(lambda _: (meeting.wait(), sleep(sent, 0.05)), range(count)))
+    use_at_once(sent, MOST_KEPT + 3)
     assert len(sent._kept) == MOST_KEPT
     assert len(client.connection_pool._in_use_connections) == MOST_KEPT
 
 
-@pytest.mark.parametrize("pool", [redis.ConnectionPool, redis.BlockingConnectionPool])
-@pytest.mark.parametrize("limit", [1, 4])
-def test_where_connections_are_few_all_are_there_for_other_commands(url, pool, limit):
-    pool = pool.from_url(url, max_connections=limit, **({"timeout": 1} if pool is redis.BlockingConnectionPool else {}))
-    sent, client, meeting = Exchange(pool), redis.Redis(connection_pool=pool), threading.Barrier(limit)
-    for _ in range(3):
-        assert echoes(sent, "a")
-        with ThreadPoolExecutor(limit) as threads:
-            assert all(
-                threads.map(lambda _: meeting.wait() < 99 and client.blpop("nobody pushes", 0.05) is None, range(limit))
-            )
-    pool.disconnect()
-
-
-@pytest.mark.parametrize(("limit", "kept"), [(ROOMY - 1, 0), (ROOMY, 1), (None, 1)])
-def test_connections_are_kept_where_there_are_many(make, limit, kept):
-    sent = Exchange(make(max_connections=limit).connection_pool)
-    assert echoes(sent, "a")
-    assert len(sent._kept) == kept
+@pytest.mark.parametrize(("limit", "kept"), [(1, 0), (ROOMY - 1, 0), (ROOMY, 1), (None, 1)])
+def test_connections_are_kept_where_there_are_many_and_else_left_to_other_commands(make, limit, kept):
+    client = make(max_connections=limit)
+    sent = Exchange(client.connection_pool)
+    assert len({identity(sent) for _ in range(3)}) == 1
+    assert len(sent._kept) == len(client.connection_pool._in_use_connections) == kept
+    assert kept or client.ping()
 
 
 def test_whoever_is_interrupted_while_looking_at_a_connection_gives_it_back(url, stale, monkeypatch):
@@ -294,10 +276,12 @@ def test_the_first_error_of_several_scripts_is_raised(make, monkeypatch):
         Scripts(client).run("odd", [Call(("k",), (kind, name)) for kind, name in (("good", "a"), ("bad", "b"))])
 
 
-def test_a_client_whose_commands_are_somebodys_is_asked_as_it_wants(make, echo):
-    client = make(Tracing)
+def test_a_client_whose_commands_are_somebodys_or_that_caches_replies_is_asked_as_it_wants(make, echo):
+    client, caching = make(Tracing), make()
     assert not is_plain(client)
-    assert is_plain(make())
+    assert is_plain(caching)
+    caching.connection_pool.cache = object()
+    assert not is_plain(caching)
     assert Scripts(client).run("echo", [Call((), ("a",))]) == [b"a"]
     assert client.seen == ["EVALSHA", "EVAL"]
 
@@ -324,12 +308,6 @@ def test_a_client_of_a_package_beside_redis_py_is_none_of_redis_py(make):
 def test_a_tool_that_traces_commands_sees_ours(make, monkeypatch, name, tool):
     monkeypatch.setattr(redis.Redis, name, tool(getattr(redis.Redis, name)))
     assert not is_plain(make())
-
-
-def test_a_client_that_caches_replies_is_asked_as_it_wants(make):
-    client = make()
-    client.connection_pool.cache = object()
-    assert not is_plain(client)
 
 
 def test_such_a_client_sends_several_scripts_in_one_round_trip(make, echo, monkeypatch):

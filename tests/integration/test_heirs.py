@@ -154,11 +154,14 @@ def test_a_copy_and_a_fixture_are_schedules_of_their_own(model, make, built):
     assert mirrored(built, clone)
     dumped = serializers.serialize("json", [Schedule.objects.get(pk=row.pk), row])
     generation = row.generation
-    for each in serializers.deserialize("json", dumped):
-        each.save()
-    row.refresh_from_db()
-    assert row.generation > generation
-    assert mirrored(built, row)
+    for deleted in (False, True):
+        if deleted:
+            model.objects.filter(pk=row.pk).delete()
+        for each in serializers.deserialize("json", dumped):
+            each.save()
+        row.refresh_from_db()
+        assert row.generation > generation
+        assert mirrored(built, row)
 
 
 @HEIRS

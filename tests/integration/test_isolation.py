@@ -43,6 +43,10 @@ def below():
     pass
 
 
+def found(number):
+    return [each for each in checks.run_checks(tags=["delayq"]) if each.id == number]
+
+
 # -- how it is said
 
 
@@ -83,18 +87,18 @@ def test_the_decorator_refuses_too():
 
 
 def test_a_system_without_process_groups_is_told_at_the_check(offered, monkeypatch):
-    assert not [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.E009"]
+    assert not found("delayq.E009")
     monkeypatch.setattr(isolation, "is_possible", lambda: False)
-    (message,) = [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.E009"]
+    (message,) = found("delayq.E009")
     assert f"{MODULE}." in message.msg and "Linux, macOS" in message.hint
 
 
 def test_commands_that_no_app_has_are_told_at_the_check(settings):
     settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": ["clearsesions", "flush"]}
-    (message,) = [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.W010"]
+    (message,) = found("delayq.W010")
     assert message.msg.endswith("no installed app: 'clearsesions'. Did you mean 'clearsessions'?")
     settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": ["clearsessions"]}
-    assert not [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.W010"]
+    assert not found("delayq.W010")
 
 
 def test_the_command_is_of_no_use_by_hand():

@@ -13,7 +13,8 @@ from django_delayq.mirror import layout, swept
 from django_delayq.models import Run
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
-from tests.integration.mirroring import absent, mirrored, schedule
+from tests.integration.mirroring import absent, mirrored, schedule, stored
+from tests.integration.probing import beat
 from tests.support import make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,12 +23,10 @@ AFTER = 4
 
 
 @pytest.fixture
-def rows(broker):
+def rows(noted):
     """Schedules, mirrored in one shard."""
-    mirror.check_layout(broker)
-    mirror.sweep_now(broker)
     made = [schedule(f"s{n}") for n in range(12)]
-    assert all(mirrored(broker, row) for row in made)
+    assert all(mirrored(noted, row) for row in made)
     return made
 
 
@@ -38,13 +37,6 @@ def changed(rows, settings):
     made = Broker(timeout_seconds=5, worker="new")
     yield made
     made.close()
-
-
-def live(broker, details, ago_seconds=0.0):
-    """Let a worker say that it lives."""
-    broker.heartbeat(
-        broker.now_ms() - int(ago_seconds * 1000), details if isinstance(details, str) else json.dumps(details)
-    )
 
 
 def refused(broker):
@@ -77,7 +69,7 @@ def test_without_other_workers_the_index_is_built_anew_and_nothing_is_left_of_th
     [FORMER, {**FORMER, "layout": conf.LAYOUT + 1, "shards": {}}, {"queues": ["default"]}, "garbage", "[]"],
 )
 def test_a_live_worker_of_another_layout_is_waited_for_by_its_name(broker, changed, details):
-    live(broker, details)
+    beat(broker, details)
     text = refused(changed)
     assert "'default' has 1 shards in Redis but 4" in text and "have ended: test. Restart" in text
     broker.farewell()
@@ -93,9 +85,9 @@ def test_a_live_worker_of_another_layout_is_waited_for_by_its_name(broker, chang
     ],
 )
 def test_the_dead_and_who_works_alike_or_on_other_queues_are_not_waited_for(broker, changed, details, ago_seconds):
-    live(broker, details, ago_seconds)
+    beat(broker, details, ago_seconds)
     mirror.take_layout(changed)
-    assert json.loads(changed.layout())["shards"]["default"] == AFTER
+    assert stored(changed)["shards"]["default"] == AFTER
 
 
 def test_leases_of_a_killed_worker_are_waited_for_so_that_no_point_is_run_beside_its_holder(broker, changed, rows):
@@ -113,7 +105,7 @@ def test_a_worker_that_begins_in_the_moment_of_the_switch_is_seen(broker, change
     write = changed.write_layout
 
     def begins(value):
-        live(broker, FORMER)
+        beat(broker, FORMER)
         write(value)
 
     monkeypatch.setattr(changed, "write_layout", begins)
@@ -265,7 +257,7 @@ def test_a_release_of_a_lower_layout_than_the_database_is_refused_and_makes_runn
 def test_a_release_of_a_higher_layout_waits_for_migrate_then_for_the_others_then_builds_the_index(
     broker, rows, applied, monkeypatch
 ):
-    live(broker, FORMER)
+    beat(broker, FORMER)
     monkeypatch.setattr(conf, "LAYOUT", 2)
     new = Broker(timeout_seconds=5, worker="new")
     with pytest.raises(PendingMigrations, match=r"layout is 2, .*layout is 1\. Run: manage.py migrate"):
@@ -275,7 +267,7 @@ def test_a_release_of_a_higher_layout_waits_for_migrate_then_for_the_others_then
     broker.farewell()
     mirror.take_layout(new)
     assert new.epochs(new.shards()) == [None, None], "also with the same shards"
-    assert json.loads(new.layout())["version"] == 2
+    assert stored(new)["version"] == 2
 
 
 def test_migrations_of_the_same_layout_are_waited_for_too(broker, monkeypatch):
@@ -290,4 +282,4 @@ def test_the_layout_of_a_later_release_is_known_whatever_else_stands_there(broke
     late = schedule("late")
     assert absent(broker, late), "of its form nothing is known"
     mirror.take_layout(broker)
-    assert json.loads(broker.layout())["version"] == conf.LAYOUT, "for the database was migrated back"
+    assert stored(broker)["version"] == conf.LAYOUT, "for the database was migrated back"

@@ -1,4 +1,6 @@
-"""Points of a definition that was edited or paused while one of its points ran, waited for a retry, or was lost."""
+"""Points of a definition that was edited or paused while one of its points ran, waited for a retry, or was lost; and
+of a worker that died after it had written an outcome, and before Redis heard of it.
+"""
 
 import time
 from datetime import timedelta
@@ -6,10 +8,12 @@ from itertools import pairwise
 
 import pytest
 
+from django_delayq.chain import member_of
 from django_delayq.models import Run, Schedule
 from django_delayq.worker.held import Held
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
+from tests import failpoints
 from tests.acceptance.support import PATIENCE_SECONDS
 from tests.support import make_due, run_burst
 
@@ -34,16 +38,11 @@ def unexplained(points):
     return [point for point in points if not any(first <= point <= last for first, last in covered)]
 
 
-def pause(row):
-    row.pause()
+EDITS = [lambda row: row.pause(), lambda row: (setattr(row, "every", timedelta(hours=1)), row.save())]
+EDITED = pytest.mark.parametrize("edit", EDITS, ids=["pause", "retime"])
 
 
-def retime(row):
-    row.every = timedelta(hours=1)
-    row.save()
-
-
-@pytest.mark.parametrize("edit", [pause, retime])
+@EDITED
 def test_points_that_were_due_when_an_edit_came_during_a_run_are_explained(broker, edit):
     row, points = overdue(broker)
     worker = Worker(WorkerOptions(queues=("default",), threads=1, burst=True))
@@ -63,7 +62,7 @@ def test_points_that_were_due_when_an_edit_came_during_a_run_are_explained(broke
     worker.broker.close()
 
 
-@pytest.mark.parametrize("edit", [pause, retime])
+@EDITED
 def test_points_that_were_due_when_an_edit_came_before_a_retry_are_explained(broker, edit):
     row, points = overdue(broker, task="tests.app.tasks.fail", max_attempts=2, backoff=timedelta(milliseconds=10))
     run_burst(max_runs=1)
@@ -73,20 +72,13 @@ def test_points_that_were_due_when_an_edit_came_before_a_retry_are_explained(bro
     assert unexplained(points) == []
 
 
-@pytest.mark.parametrize("edit", [pause, retime])
-def test_points_that_were_due_when_an_edit_came_are_explained_after_a_flush(broker, edit):
-    row, points = overdue(broker)
-    edit(row)
-    broker.purge()
-    run_burst()
-    assert unexplained(points) == []
-
-
-@pytest.mark.parametrize("edit", [pause, retime])
-@pytest.mark.parametrize("overlap", ["skip", "queue_all", "allow"])
-def test_points_that_were_due_when_an_edit_came_before_their_claim_are_explained(broker, edit, overlap):
+@EDITED
+@pytest.mark.parametrize(("overlap", "flushed"), [("skip", 0), ("queue_all", 0), ("allow", 0), ("skip", 1)])
+def test_points_that_were_due_when_an_edit_came_before_their_claim_are_explained(broker, edit, overlap, flushed):
     row, points = overdue(broker, overlap=overlap)
     edit(row)
+    if flushed:
+        broker.purge()
     run_burst()
     assert unexplained(points) == []
 
@@ -101,3 +93,50 @@ def test_what_an_edit_left_and_what_was_missed_after_it_do_not_overlap(broker, s
     assert unexplained(points) == []
     rows = list(Run.objects.finished().order_by("due_at"))
     assert all((before.last_due_at or before.due_at) < after.due_at for before, after in pairwise(rows))
+
+
+# -- a worker that died before Redis heard of an outcome
+
+
+class Killed(BaseException):
+    """The worker ends here: nothing in it handles this."""
+
+
+def died(broker, monkeypatch, **values):
+    """Have a worker record a due point and die; return the schedule, whose lease has ended since."""
+    row = Schedule.objects.create(name="s", kind="every", every=timedelta(hours=1), **values)
+    make_due(broker, row)
+
+    def reach(name):
+        if name == "after_ledger":
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failpoints, "reach", reach)
+        with pytest.raises(Killed):
+            run_burst()
+    assert broker.client.zadd(due_key(broker), {member_of(row.pk): 1}, xx=True, ch=True) == 1
+    return row
+
+
+def due_key(broker):
+    return f"{{{broker.config.prefix}:default:0}}:due"
+
+
+def test_a_run_that_may_overlap_runs_at_once_all_the_same(broker, monkeypatch):
+    row = died(broker, monkeypatch, task="tests.app.tasks.noop", overlap="allow")
+    assert [run.status for run in Run.objects.all()] == ["queued"]
+    run_burst()
+    assert [run.status for run in Run.objects.all()] == ["succeeded"]
+    assert broker.client.zscore(due_key(broker), member_of(row.pk)) > time.time() * 1000
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_retry_waits_for_its_backoff_all_the_same(broker, monkeypatch, flushed):
+    row = died(broker, monkeypatch, task="tests.app.tasks.fail", max_attempts=3, backoff=timedelta(minutes=10))
+    assert Run.objects.get().status == "retrying"
+    if flushed:
+        broker.client.flushdb()
+    run_burst()
+    assert Run.objects.get().attempt == 1
+    assert 400 < broker.client.zscore(due_key(broker), member_of(row.pk)) / 1000 - time.time() <= 600

@@ -25,7 +25,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from django_delayq import conf, metrics
 from django_delayq.broker import web
 from django_delayq.metrics import health, server, views
-from django_delayq.metrics.health import said
 from django_delayq.metrics.server import Server, pages_of
 from django_delayq.models import Schedule
 from tests.acceptance.support import ROOT, wait_until
@@ -36,10 +35,7 @@ from tests.support import make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-urlpatterns = [
-    path("delayq/", include("django_delayq.metrics.urls")),
-    path("open", views.open_metrics),
-]
+urlpatterns = [path("delayq/", include("django_delayq.metrics.urls")), path("open", views.open_metrics)]
 TOKEN = "a-token-of-the-tests"
 FROM_TASKS = Counter("shop_sales", "What a project counts itself.")
 
@@ -132,12 +128,18 @@ def test_counters_do_not_fall_when_redis_is_flushed_and_the_rebuild_is_counted(b
         assert value(parsed(get(port)[1]), "delayq_outcomes_total", outcome="succeeded") == 1
 
 
-def test_every_name_follows_the_conventions(broker):
+@pytest.fixture
+def families(broker):
+    """All that a worker tells which has run something, of itself and of the fleet."""
     make_due(broker, schedule("fails", task="tests.app.tasks.fail"))
     with live_worker() as live, port_of(live.worker) as port:
         wait_until(lambda: "delayq_duration_seconds_sum" in get(port)[1])
-        families = list(text_string_to_metric_families(get(port)[1]))
-        families += list(text_string_to_metric_families(get(port, "/fleet")[1]))
+        wait_until(lambda: "delayq_last_hour_outcomes" in get(port, "/fleet")[1])
+        texts = [get(port, page)[1] for page in ("/metrics", "/fleet")]
+    return [family for text in texts for family in text_string_to_metric_families(text)]
+
+
+def test_every_name_follows_the_conventions(families):
     ours = [family for family in families if family.name.startswith("delayq_")]
     assert len(ours) > 20
     for family in ours:
@@ -154,13 +156,6 @@ def test_every_name_follows_the_conventions(broker):
 
 
 # -- how all stands
-
-
-def test_a_schedule_of_an_unknown_task_is_a_problem(broker):
-    one = schedule("lost")
-    assert value(fleet(), "delayq_problem", code="unknown_tasks") is None
-    Schedule.objects.filter(pk=one.pk).update(task="shop.tasks.gone")
-    assert value(fleet(), "delayq_problem", code="unknown_tasks") == 1
 
 
 def test_the_view_tells_how_all_stands(broker):
@@ -188,8 +183,10 @@ def test_the_view_tells_how_all_stands(broker):
     assert value(found, "delayq_queue_depth", kind="points", queue="default") == 0
     assert value(found, "delayq_last_hour_lag_seconds", kind="points", queue="default", quantile="0.95") > 0
     assert (value(found, "delayq_overloaded"), value(found, "delayq_recently_missed")) == (0, 0)
-    Schedule._base_manager.update(generation=10**6)
-    assert value(fleet(), "delayq_drift_entries") == 1
+    assert value(found, "delayq_problem", code="unknown_tasks") is None
+    Schedule._base_manager.update(generation=10**6, task="shop.tasks.gone")
+    found = fleet()
+    assert value(found, "delayq_drift_entries") == value(found, "delayq_problem", code="unknown_tasks") == 1
 
 
 def test_what_does_not_answer_is_left_out(broker):
@@ -202,13 +199,8 @@ def test_what_does_not_answer_is_left_out(broker):
 
 
 def test_the_view_wants_the_token_and_the_open_one_none(settings):
-    for header in (
-        {},
-        {"Authorization": "Bearer wrong"},
-        {"Authorization": f"Basic {TOKEN}"},
-        {"Authorization": TOKEN},
-    ):
-        response = Client().get("/delayq/metrics", headers=header)
+    for said in ("", "Bearer wrong", f"Basic {TOKEN}", TOKEN):
+        response = Client().get("/delayq/metrics", headers={"Authorization": said} if said else {})
         assert (response.status_code, response.content) == (401, b"")
     assert Client().post("/delayq/metrics").status_code == 405
     assert b"delayq_up" in Client().get("/open").content
@@ -305,7 +297,7 @@ def descriptors():
 
 
 def test_connections_that_ask_nothing_take_few_descriptors_and_make_way_for_one_that_asks():
-    with Server("127.0.0.1", 0, {"/healthz": lambda: said([])}) as port, ExitStack() as idle:
+    with Server("127.0.0.1", 0, {"/healthz": lambda: health.said([])}) as port, ExitStack() as idle:
         before = descriptors()
         for _ in range(50):
             idle.enter_context(socket.create_connection(("127.0.0.1", port.port)))
@@ -314,7 +306,7 @@ def test_connections_that_ask_nothing_take_few_descriptors_and_make_way_for_one_
 
 
 def test_an_accept_that_fails_is_tried_again_after_a_pause(monkeypatch):
-    with Server("127.0.0.1", 0, {"/healthz": lambda: said([])}) as port:
+    with Server("127.0.0.1", 0, {"/healthz": lambda: health.said([])}) as port:
         tries, accept = [], TCPServer.get_request
 
         def refuse(listener):
@@ -330,16 +322,12 @@ def test_an_accept_that_fails_is_tried_again_after_a_pause(monkeypatch):
         assert time.monotonic() - begun >= 0.3
 
 
-def test_the_dashboard_asks_for_what_there_is_and_shows_all_that_matters(broker):
+def test_the_dashboard_asks_for_what_there_is_and_shows_all_that_matters(families):
     board = json.loads((Path(ROOT) / "docs/grafana.json").read_text("utf-8"))
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     asked += [item["query"]["query"] for item in board["templating"]["list"] if item["type"] == "query"]
     names = {name for text in asked for name in re.findall(r"delayq_\w+", text)}
-    make_due(broker, schedule("fails", task="tests.app.tasks.fail"))
-    with live_worker() as live, port_of(live.worker) as port:
-        wait_until(lambda: "delayq_duration_seconds_sum" in get(port)[1])
-        wait_until(lambda: "delayq_last_hour_outcomes" in get(port, "/fleet")[1])
-        told = {name for name, _ in parsed(get(port)[1])} | {name for name, _ in parsed(get(port, "/fleet")[1])}
+    told = {sample.name for family in families for sample in family.samples}
     assert names <= told | {"delayq_problem"}, "there is none now"
     for what in ("outcomes_total", "lag_seconds_bucket", "duration_seconds_bucket", "queue_depth", "failed_jobs",
                  "queue_oldest_seconds", "workers", "drift_entries", "rebuilds_total", "overloaded", "up"):  # fmt: skip

@@ -1,7 +1,5 @@
 """A database that replaces another, or comes back from a backup; and workers of the other one that still run."""
 
-import threading
-import time
 from datetime import timedelta
 
 import pytest
@@ -11,13 +9,11 @@ from django_delayq import ledger, mirror
 from django_delayq.broker import Broker, Settlement
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.fields import utcnow
-from django_delayq.mirror import layout, pages, swept
+from django_delayq.mirror import layout, pages, swept, write
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.timing import to_ms
-from django_delayq.worker import upkeep
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
-from tests.acceptance.support import PATIENCE_SECONDS, wait_until, worker
 from tests.integration.mirroring import absent, mirrored, schedule, view
 from tests.support import make_due, run_burst
 
@@ -26,18 +22,17 @@ pytestmark = pytest.mark.django_db(transaction=True)
 TABLES = (Schedule, ScheduleState, Run, Tombstone)
 
 
-@pytest.fixture
-def built(broker):
-    """A prefix in use by this database."""
-    mirror.check_layout(broker)
-    mirror.sweep_now(broker)
-    return broker
-
-
 def become_a_copy(monkeypatch):
     """From here on this process works on a copy of the database in another place, as far as anybody can tell."""
     (key,) = layout._known
     monkeypatch.setitem(layout._known, key, "another place")
+
+
+def adopt_elsewhere(built, monkeypatch):
+    """Let a copy of the database take the prefix over."""
+    with monkeypatch.context() as elsewhere:
+        become_a_copy(elsewhere)
+        mirror.adopt(built)
 
 
 def dump():
@@ -109,8 +104,6 @@ def test_an_edit_of_a_restored_row_is_mirrored_by_the_delta_sweep(built):
 
 def test_a_late_write_is_not_marked_as_mirrored(built, monkeypatch):
     """Another process edits and mirrors between our read and our script."""
-    from django_delayq.mirror import write
-
     row = schedule()
     Schedule._base_manager.update(synced_generation=0)
     read = write.read_wanted
@@ -151,20 +144,9 @@ def test_a_copy_takes_the_prefix_over_and_what_the_other_holds_is_void(built, mo
     mirror.check_layout(built)
 
 
-def test_adopting_a_flushed_prefix_builds_it(built, monkeypatch):
-    row = schedule()
-    built.purge()
-    become_a_copy(monkeypatch)
-    mirror.adopt(built)
-    assert mirrored(built, row)
-    assert None not in built.epochs(built.shards())
-
-
 def test_the_sweeps_of_the_other_database_change_nothing_any_more(built, monkeypatch):
     row, ghost = schedule("a"), schedule("b")
-    become_a_copy(monkeypatch)
-    mirror.adopt(built)
-    monkeypatch.undo()
+    adopt_elsewhere(built, monkeypatch)
     Tombstone.add([(ghost.pk, "default", ghost.generation)], using="default")
     Schedule._base_manager.filter(pk=row.pk).update(synced_generation=0, generation=to_ms(utcnow()) + 10**6)
     before = [view(built, row), view(built, ghost)]
@@ -181,9 +163,7 @@ def test_a_sweep_of_the_other_database_that_is_under_way_ends(built, monkeypatch
     built.note_sweep(None)
 
     def meanwhile(checked):
-        with monkeypatch.context() as elsewhere:
-            become_a_copy(elsewhere)
-            mirror.adopt(built)
+        adopt_elsewhere(built, monkeypatch)
         return built.keep_upkeep()
 
     assert built.take_upkeep() == 0
@@ -192,28 +172,11 @@ def test_a_sweep_of_the_other_database_that_is_under_way_ends(built, monkeypatch
     assert swept.read_last(built).database == "another place"
 
 
-def test_a_worker_process_of_the_other_database_ends_at_its_next_claim(built, monkeypatch, tmp_path):
-    log = tmp_path / "log"
-    schedule(task="tests.app.tasks.note", args=[str(log)], kind="every", cron="", every=timedelta(seconds=1))
-    with worker(IDLE_CAP_SECONDS=0.2) as process:
-        wait_until(log.exists, 30, "its first run")
-        become_a_copy(monkeypatch)
-        mirror.adopt(built)
-        assert process.wait(PATIENCE_SECONDS) == 1
-        process.stdout_file.seek(0)
-        assert "--adopt" in process.stdout_file.read().decode()
-    told = log.read_text()
-    time.sleep(1.2)  # another point comes due, and nobody is left to run it
-    assert log.read_text() == told
-
-
 def test_a_worker_of_the_other_database_does_not_trust_a_shard_from_which_it_never_claimed(built, monkeypatch):
     row = schedule()
     point = make_due(built, row)
     own = Worker(WorkerOptions(queues=("default", "mail"), threads=1))
-    with monkeypatch.context() as elsewhere:
-        become_a_copy(elsewhere)
-        mirror.adopt(built)
+    adopt_elsewhere(built, monkeypatch)
     assert not own.claims.claim(built.shard_of(f"s{row.pk}", "default"), 1)
     assert isinstance(own.failure, ForeignLayout)
     seen = view(built, row)
@@ -221,32 +184,15 @@ def test_a_worker_of_the_other_database_does_not_trust_a_shard_from_which_it_nev
     own.broker.close()
 
 
-def test_a_worker_of_the_other_database_that_has_nothing_to_do_ends_at_its_next_look(built, monkeypatch):
-    monkeypatch.setattr(upkeep, "HEARTBEAT_SECONDS", 0.2)
+def test_a_worker_of_the_other_database_that_has_nothing_to_do_ends_when_it_would_renew_its_lease(built, monkeypatch):
     own = Worker(WorkerOptions(queues=("default", "mail"), threads=1))
-    ended, sweep, turn = [], mirror.sweep_if_due, threading.Lock()
-
-    def alone(*args, **kwargs):
-        """A worker has one database for life: no sweep of its begins here as the copy's and ends as its own."""
-        with turn:
-            return sweep(*args, **kwargs)
-
-    monkeypatch.setattr(mirror, "sweep_if_due", alone)
-
-    def run():
-        try:
-            own.run()
-        except ForeignLayout as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    wait_until(built.workers, 30, "its first heartbeat")
-    with turn, monkeypatch.context() as elsewhere:
-        become_a_copy(elsewhere)
-        mirror.adopt(built)
-    thread.join(PATIENCE_SECONDS)
-    assert len(ended) == 1
+    assert own.upkeep.round() and own.upkeep.holds
+    adopt_elsewhere(built, monkeypatch)
+    own.upkeep._due["lease"] = 0.0
+    assert own.upkeep.round() and not own.upkeep.holds
+    assert not own.upkeep.round(), "it looks before it would take it anew"
+    assert isinstance(own.failure, ForeignLayout) and own.stopping
+    own.broker.close()
 
 
 # -- who may claim a prefix

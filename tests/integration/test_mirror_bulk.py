@@ -1,22 +1,20 @@
 """Writes of many schedules at once: nobody waits for their mirroring, and the workers do not do it several times."""
 
 import re
-import threading
 from pathlib import Path
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import mirror
 from django_delayq.broker import Broker
 from django_delayq.mirror import fast, pages, sweep, write
 from django_delayq.models import Schedule, Tombstone
-from tests.integration.mirroring import absent, mirrored, schedule
+from tests.integration.mirroring import absent, at_once, lose, mirrored, schedule
 from tests.support import OTHER_DAILY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
-LONG = 10**15
 
 
 @pytest.fixture
@@ -33,31 +31,7 @@ def make(count):
     return Schedule.objects.bulk_create([Schedule(name=f"s{n}", **task) for n in range(count)])
 
 
-def unmirror():
-    Schedule._base_manager.update(synced_generation=0)
-
-
-def lease(broker, row):
-    make_due(broker, row)
-    shard = broker.shard_of(f"s{row.pk}", row.queue)
-    assert len(broker.claim(shard, limit=1, lease_ms=30_000, request=1).entries) == 1
-
-
 # -- deletions
-
-
-def test_a_deletion_of_more_than_a_request_may_wait_for_is_left_to_the_sweep(built, monkeypatch):
-    rows = make(5)
-    monkeypatch.setattr(fast, "MOST_AT_ONCE", 4)
-    pks = [row.pk for row in rows]
-    Schedule.objects.all().delete()
-    assert {stone.member for stone in Tombstone.objects.all()} == {f"s{pk}" for pk in pks}
-    for row, pk in zip(rows, pks, strict=True):
-        row.pk = pk
-        assert not absent(built, row)
-    assert mirror.delta_sweep(built) == 5
-    assert all(absent(built, row) for row in rows)
-    assert not Tombstone.objects.exists()
 
 
 def test_a_deletion_is_followed_once_however_many_were_deleted(built, monkeypatch):
@@ -74,16 +48,6 @@ def test_a_deletion_past_the_manager_is_mirrored(built):
     assert absent(built, row)
 
 
-def test_a_deletion_that_is_rolled_back_leaves_no_tombstone(built):
-    row = schedule()
-    with transaction.atomic():
-        Schedule.objects.all().delete()
-        assert Tombstone.objects.count() == 1
-        transaction.set_rollback(True)
-    assert not Tombstone.objects.exists()
-    assert mirrored(built, row)
-
-
 def test_a_queryset_that_deletes_twice_notes_only_what_it_has_deleted(built, monkeypatch):
     monkeypatch.setattr(fast, "MOST_AT_ONCE", 0)
     every = Schedule.objects.all()
@@ -95,14 +59,17 @@ def test_a_queryset_that_deletes_twice_notes_only_what_it_has_deleted(built, mon
 
 def test_deletions_are_followed_page_after_page_and_what_is_leased_asks_for_no_more(built, small, monkeypatch):
     rows = make(7)
-    lease(built, rows[-1])  # Django deletes from the last to the first
+    make_due(built, rows[-1])  # Django deletes from the last to the first
+    assert len(built.claim(built.shards()[0], limit=1, lease_ms=30_000, request=1).entries) == 1
     monkeypatch.setattr(fast, "MOST_AT_ONCE", 0)
-    pks = [row.pk for row in rows]
     Schedule.objects.all().delete()
+    assert {stone.member for stone in Tombstone.objects.all()} == {f"s{row.pk}" for row in rows}
+    assert not any(absent(built, row) for row in rows)
     assert mirror.delta_sweep(built) == 3  # of two pages of two
     assert mirror.delta_sweep(built) == 3
     assert mirror.delta_sweep(built) == 0, "asking at once again would not end"
-    assert [stone.member for stone in Tombstone.objects.all()] == [f"s{pks[-1]}"]
+    assert all(absent(built, row) for row in rows[:-1])
+    assert [stone.member for stone in Tombstone.objects.all()] == [f"s{rows[-1].pk}"]
 
 
 # -- edits
@@ -111,25 +78,17 @@ def test_deletions_are_followed_page_after_page_and_what_is_leased_asks_for_no_m
 def test_edits_are_mirrored_several_pages_at_a_time(built, small):
     rows = make(7)
     for row in rows:
-        built.remove(built.shard_of(f"s{row.pk}", row.queue), [(f"s{row.pk}", LONG, "")])
-    unmirror()
+        lose(built, row)
+    Schedule._base_manager.update(synced_generation=0)
     assert mirror.delta_sweep(built) == 4
     assert mirror.delta_sweep(built) == 3
     assert all(mirrored(built, row) for row in rows)
     assert mirror.delta_sweep(built) == 0
 
 
-def test_what_must_not_leave_its_shard_yet_asks_for_no_more(built):
-    row = schedule()
-    lease(built, row)
-    Schedule.objects.update(queue="mail")
-    assert mirror.delta_sweep(built) == 0, "asking at once again would not end"
-    assert Schedule.objects.unmirrored().exists()
-
-
 def test_a_page_that_another_worker_has_mirrored_meanwhile_is_not_mirrored_again(built, small, monkeypatch):
     make(4)
-    unmirror()
+    Schedule._base_manager.update(synced_generation=0)
 
     def other_first(pks):
         mirror.sync(built, pks)
@@ -151,24 +110,13 @@ def test_several_workers_at_once_lose_nothing(built, small, monkeypatch):
     Schedule.objects.filter(pk__in=[row.pk for row in rows[:40]]).update(cron=OTHER_DAILY_CRON)
     Schedule.objects.filter(pk__in=[row.pk for row in gone]).delete()
     assert Schedule.objects.unmirrored().count() == 40
-    failures = []
 
     def work():
-        try:
-            own = Broker(timeout_seconds=5)
-            while mirror.delta_sweep(own):
-                pass
-        except Exception as error:
-            failures.append(error)
-        finally:
-            connections.close_all()
+        own = Broker(timeout_seconds=5)
+        while mirror.delta_sweep(own):
+            pass
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    at_once(work, work, work)
     assert all(mirrored(built, row) for row in rows[:40])
     assert all(absent(built, row) for row in gone)
     assert not Tombstone.objects.exists()

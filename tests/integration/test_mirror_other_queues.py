@@ -10,7 +10,7 @@ from django_delayq import mirror
 from django_delayq.broker import Broker, Shard
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.models import Origin, Run
-from tests.integration.mirroring import mirrored, schedule
+from tests.integration.mirroring import mirrored, schedule, stored
 
 pytestmark = pytest.mark.django_db(transaction=True)
 BULK = 4
@@ -38,10 +38,6 @@ def known(use):
     mirror.check_layout(broker)
     mirror.sweep_now(broker)
     return broker
-
-
-def stored(broker):
-    return json.loads(broker.layout())
 
 
 def members(broker):

@@ -1,34 +1,27 @@
-"""Full sweeps: when one is due, and what is noted of it. Which worker makes it: test_upkeep_lease.py."""
+"""A full sweep: when it is due, what is noted of it, what a worker does beside it. Which one: test_upkeep_lease.py."""
 
 import json
+import sys
+import time
 
 import pytest
 
 from django_delayq import mirror
-from django_delayq.mirror import pages, swept
+from django_delayq.exceptions import BrokerUnavailable
+from django_delayq.mirror import pages, sweep, swept
+from django_delayq.models import Schedule
 from django_delayq.timing import from_ms
+from django_delayq.worker import upkeep
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
-from tests.integration.mirroring import absent, mirrored, schedule
+from tests.integration.mirroring import lose, mirrored, schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def noted(broker):
-    """A prefix that has just been swept."""
-    mirror.check_layout(broker)
-    assert mirror.sweep_if_due(broker).done
-    return broker
-
-
 def change_note(broker, **values):
     broker.note_sweep(json.dumps({**json.loads(broker.last_sweep()), **values}))
-
-
-def lose(broker, row):
-    """Take an entry away, which only a full sweep finds."""
-    broker.remove(broker.shard_of(f"s{row.pk}", row.queue), [(f"s{row.pk}", 10**15, "")])
-    assert absent(broker, row)
 
 
 def test_a_sweep_is_noted_and_none_is_due_for_a_while(broker):
@@ -81,19 +74,87 @@ def test_a_sweep_that_a_person_orders_is_made_whoever_is_at_it_and_noted(noted, 
     assert swept.read_last(noted).at_ms > 5
 
 
-def test_a_dry_run_is_no_sweep(broker):
+# -- beside a sweep, by a worker
+
+
+rebuilding = sys.modules["django_delayq.mirror.rebuild"]
+
+
+@pytest.fixture
+def own(broker):
+    """The upkeep of a worker, whose rounds are played by hand."""
+    return Worker(WorkerOptions(queues=("default", "mail"), threads=1)).upkeep
+
+
+def test_small_chores_do_not_wait_for_a_long_sweep(broker, own, monkeypatch):
     mirror.check_layout(broker)
-    mirror.full_sweep(broker, dry_run=True)
-    assert swept.is_due(broker)
-
-
-def test_a_sweep_that_must_not_go_on_ends_after_the_page_and_is_not_noted(broker, monkeypatch):
     monkeypatch.setattr(pages, "PAGE", 1)
-    mirror.check_layout(broker)
-    for n in range(5):
-        schedule(f"s{n}")
-    report = mirror.sweep_if_due(broker, go_on=lambda checked: False)
-    assert not report.done
-    assert report.checked == 1
-    assert swept.read_last(broker) is None
-    assert mirror.sweep_if_due(broker).checked == 5
+    monkeypatch.setattr(upkeep, "DELTA_SECONDS", 0.02)
+    rows = [schedule(f"s{n}") for n in range(12)]
+    compare, seen = rebuilding.compare, []
+
+    def slow(own, homes, **kwargs):
+        if homes:
+            (pk,) = homes
+            time.sleep(0.05)  # a page that takes long: a delta sweep falls due
+            if pk == rows[1].pk:  # an edit of what the sweep has behind it
+                Schedule._base_manager.filter(pk=rows[0].pk).update(synced_generation=0)
+            seen.append((pk, Schedule.objects.get(pk=rows[0].pk).synced_generation))
+        return compare(own, homes, **kwargs)
+
+    monkeypatch.setattr(rebuilding, "compare", slow)
+    assert own.round()
+    assert swept.read_last(broker)
+    synced = [generation for pk, generation in seen if pk > rows[1].pk]
+    assert len(synced) >= 10
+    assert synced[-1] == rows[0].generation, "the edit was mirrored before the sweep ended"
+
+
+def test_what_is_left_to_the_delta_sweep_comes_page_after_page(noted, own, monkeypatch):
+    """A bulk creation of many thousands must not take two seconds for each page."""
+    monkeypatch.setattr(upkeep, "DELTA_SECONDS", 3600)
+    for module in (mirror, sweep):
+        monkeypatch.setattr(module, "PAGE", 2)
+    assert own.round()
+    rows = [schedule(f"s{n}") for n in range(7)]
+    for row in rows:
+        lose(noted, row)
+    Schedule._base_manager.update(synced_generation=0)
+    own._due["delta"] = 0.0
+    while own._due["delta"] <= time.monotonic():
+        assert own.round()
+    assert all(mirrored(noted, row) for row in rows)
+
+
+def test_a_sweep_that_failed_is_tried_again_before_the_next_look(noted, own, monkeypatch):
+    row = schedule()
+    lose(noted, row)
+    change_note(noted, run_id="of the old server")
+    compare, failures = rebuilding.compare, []
+
+    def failing(*args, **kwargs):
+        if len(failures) < 2:
+            failures.append(1)
+            raise BrokerUnavailable("not now")
+        return compare(*args, **kwargs)
+
+    monkeypatch.setattr(rebuilding, "compare", failing)
+    for _ in range(3):
+        assert own.round()
+    assert len(failures) == 2
+    assert swept.read_last(noted).run_id != "of the old server"
+    assert mirrored(noted, row)
+
+
+def test_after_a_flush_a_worker_is_back_on_the_list_with_what_it_runs(noted, own):
+    last = noted.last_sweep()
+    assert own.round()
+    before = noted.workers()
+    assert (noted.last_sweep(), len(before)) == (last, 1), "no sweep so soon after one"
+    noted.purge()
+    own.rebuild_soon()
+    assert own.round()
+    assert None not in noted.epochs(noted.shards())
+    ((name, (_, details)),) = noted.workers().items()
+    kept = [{part: json.loads(text)[part] for part in ("queues", "started")} for text in (before[name][1], details)]
+    assert kept[0] == kept[1] and kept[0]["queues"] == ["default", "mail"]

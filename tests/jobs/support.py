@@ -48,24 +48,28 @@ def run(result):
 
 
 @contextmanager
+def connected(receive, *signals):
+    """Call this at each of these signals while this lasts."""
+    for signal in signals:
+        signal.connect(receive)
+    try:
+        yield
+    finally:
+        for signal in signals:
+            signal.disconnect(receive)
+
+
+@contextmanager
 def told():
     """Collect (what, sender, result, status) of each signal while this lasts."""
     heard = []
 
-    def receiver(name):
-        def receive(sender, task_result, **kwargs):
-            heard.append((name, sender, task_result.id, str(task_result.status)))
+    def receive(sender, task_result, signal, **kwargs):
+        name = next(name for name, known in SIGNALS.items() if known is signal)
+        heard.append((name, sender, task_result.id, str(task_result.status)))
 
-        return receive
-
-    receivers = {name: receiver(name) for name in SIGNALS}
-    for name, receive in receivers.items():
-        SIGNALS[name].connect(receive, weak=False)
-    try:
+    with connected(receive, *SIGNALS.values()):
         yield heard
-    finally:
-        for name, receive in receivers.items():
-            SIGNALS[name].disconnect(receive)
 
 
 def retried(made, **options):
@@ -135,23 +139,3 @@ class Standing:
     def gone(self):
         """Whether nothing at all stands of it."""
         return self.view == EntryView(None, None, None, leased=False)
-
-
-__all__ = [
-    "BACKEND",
-    "DECORATOR_OPTIONS",
-    "LOGGER",
-    "SIGNALS",
-    "SUCCESSFUL",
-    "Standing",
-    "died",
-    "retried",
-    "row",
-    "rows",
-    "run",
-    "run_burst",
-    "tasks_setting",
-    "told",
-    "unput",
-    "with_options",
-]

@@ -23,13 +23,6 @@ async def aecho(*args: object, **kwargs: object) -> list[object]:
     return [list(args), kwargs]
 
 
-@task
-async def afail() -> None:
-    """Fail in a coroutine."""
-    await asyncio.sleep(0)
-    raise LookupError("nobody there")
-
-
 @task(takes_context=True)
 def tell(context: TaskContext, *args: object, **kwargs: object) -> dict[str, object]:
     """Return what the context knows."""

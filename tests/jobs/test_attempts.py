@@ -10,7 +10,7 @@ from django_delayq.counters import outcomes
 from django_delayq.history import NOT_ENDED
 from django_delayq.models import Run
 from tests.app import tasks
-from tests.jobs.support import SUCCESSFUL, died, row, rows, run, run_burst
+from tests.jobs.support import SUCCESSFUL, connected, died, row, rows, run, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -89,13 +89,10 @@ def test_the_context_of_a_retried_job_counts_from_one():
     def note(task_result, **kwargs):
         attempts.append(task_result.attempts)
 
-    task_started.connect(note)
-    try:
+    with connected(note, task_started):
         result = run(tasks.fail.using(max_attempts=2, backoff=0).enqueue())
         retry(result)
         run_burst()
-    finally:
-        task_started.disconnect(note)
     assert attempts == [1, 2, 1, 2]
 
 

@@ -22,13 +22,13 @@ from tests.jobs import tasks
 from tests.jobs.support import (
     SUCCESSFUL,
     Standing,
+    connected,
     died,
     retried,
     row,
     run,
     run_burst,
     tasks_setting,
-    with_options,
 )  # fmt: skip
 from tests.support import make_due
 
@@ -66,14 +66,11 @@ def test_it_is_a_job_of_the_same_alias_and_queue_with_the_priority_of_its_task_a
     def note(task_result, **kwargs):
         told.append(task_result.id)
 
-    task_enqueued.connect(note)
-    try:
+    with connected(note, task_enqueued):
         bad = app_tasks.fail.using(backend="second", queue_name="mail", on_failure=HEARD, priority=5).enqueue()
         run_burst(max_runs=1)
         found = callbacks().get()
         run_burst()
-    finally:
-        task_enqueued.disconnect(note)
     assert (found.backend, found.queue, found.priority, found.call["args"]) == ("second", "mail", 0, [bad.id])
     assert told == [bad.id]
     assert task_backends["second"].get_result(found.result_id).status == SUCCESSFUL
@@ -88,20 +85,6 @@ def test_a_retry_calls_nothing_only_the_last_attempt_does(tmp_path):
     assert run(result).status == SUCCESSFUL
     run_burst()
     assert [(result.id,)] == CALLS
-
-
-@with_options(on_failure=HEARD)
-def unlucky() -> None:
-    """Fail, and say so at the task."""
-    raise LookupError
-
-
-def test_it_may_stand_at_the_task():
-    made = app_tasks.fail.using(on_failure=HEARD)
-    result = made.using(priority=3).enqueue()
-    burst()
-    assert [(result.id,)] == CALLS
-    assert unlucky.on_failure == HEARD
 
 
 def test_a_callback_has_no_callbacks_of_its_own():
@@ -249,8 +232,7 @@ def test_what_is_ordered_by_hand_calls_too_and_what_is_lost_counts_as_a_failure(
 
 @pytest.mark.parametrize("name", ["on_success", "on_failure"])
 @pytest.mark.parametrize(
-    ("path", "words"),
-    [("tests.jobs.tasks.heart", "No installed app"), ("tests.app.tasks.noop", "too many positional")],
+    ("path", "words"), [("tests.jobs.tasks.heart", "No installed app"), ("tests.app.tasks.noop", "too many positional")]
 )
 def test_a_schedule_refuses_what_could_never_be_called(name, path, words):
     with pytest.raises(ValidationError, match=words) as error:

@@ -20,7 +20,7 @@ from tests.app import tasks as app_tasks
 from tests.faults.harness.database import gone
 from tests.faults.harness.servers import pointing_at
 from tests.jobs import tasks
-from tests.jobs.support import SUCCESSFUL, Standing, row, run, run_burst, told
+from tests.jobs.support import SUCCESSFUL, Standing, connected, row, run, run_burst, told
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NOBODY = "redis://127.0.0.1:1/0"
@@ -107,22 +107,12 @@ def test_an_enqueue_is_one_statement_and_many_are_a_few(scripts):
     assert [row(result).call["args"] for result in (results[0], results[999], results[2_499])] == [[0], [999], [2_499]]
 
 
-def test_outside_of_a_transaction_it_is_there_at_once():
-    result = tasks.echo.enqueue()
-    assert Standing(result).view.score_ms is not None
-    assert run(result).status == SUCCESSFUL
-
-
 def test_a_receiver_that_fails_takes_nothing_back_and_the_others_are_told(caplog):
     def broken(**kwargs):
         raise RuntimeError("broken receiver")
 
-    task_enqueued.connect(broken)
-    try:
-        with told() as heard:
-            results = tasks.echo.enqueue_many([((1,), {}), ((2,), {})])
-    finally:
-        task_enqueued.disconnect(broken)
+    with connected(broken, task_enqueued), told() as heard:
+        results = tasks.echo.enqueue_many([((1,), {}), ((2,), {})])
     assert len(heard) == 2
     assert "broken receiver" in caplog.text
     assert run(results[1]).return_value == [[2], {}]

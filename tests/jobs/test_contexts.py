@@ -11,7 +11,7 @@ from django.utils import timezone, translation
 from django_delayq import registry
 from django_delayq.compat import task, task_backends, task_started
 from django_delayq.models import Run, Schedule
-from tests.jobs.support import run_burst
+from tests.jobs.support import connected, run_burst
 from tests.support import DAILY_CRON, make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -79,13 +79,10 @@ def test_what_a_receiver_sets_for_an_execution_lasts_for_that_one():
     def number_it(**kwargs):
         OWN.set(OWN.get() + "!")
 
-    task_started.connect(number_it)
-    try:
+    with connected(number_it, task_started):
         for _ in range(2):
             change_all.enqueue()
         run_burst(threads=1)
-    finally:
-        task_started.disconnect(number_it)
     assert [found[2] for found in FOUND] == ["unset!", "unset!"]
 
 

@@ -19,12 +19,9 @@ WRONG = [
     ({"max_attempt": 3}, "unknown option 'max_attempt'. Did you mean 'max_attempts'?"),
     ({5: 3}, "unknown option 5."),
     ({"max_attempts": 0}, "'max_attempts' must be a whole number from 1 to 1,000, not 0."),
-    ({"max_attempts": 1001}, "not 1001."),
-    ({"max_attempts": 2.0}, "not 2.0."),
     ({"max_attempts": True}, "not True."),
     ({"backoff": -1}, "'backoff' must be a number of seconds or a timedelta, up to a year, not -1."),
     ({"backoff": float("nan")}, "not nan."),
-    ({"backoff": None}, "not None."),
     ({"timeout": "10"}, "not '10'."),
     ({"result_ttl": timedelta(days=400)}, "not datetime.timedelta(days=400)."),
     ({"failure_ttl": timedelta(seconds=-1)}, "'failure_ttl' must be a number of seconds"),
@@ -33,7 +30,6 @@ WRONG = [
     ({"tasks": {"a.b": {"max_attempts": 0}}}, "['tasks']['a.b']: 'max_attempts' must be a whole number"),
     ({"tasks": {"a.b": {"result_ttl": 5}}}, "['tasks']['a.b'] has an unknown option 'result_ttl'."),
     (["max_attempts"], "TASKS['default']['OPTIONS'] must be a dict, not list."),
-    (None, "must be a dict, not NoneType."),
 ]
 
 

@@ -19,6 +19,7 @@ from tests.jobs.support import (
     DECORATOR_OPTIONS,
     SUCCESSFUL,
     Standing,
+    connected,
     retried,
     rows,
     run,
@@ -46,11 +47,6 @@ def comes_due(*results):
 
 
 # -- attempts
-
-
-def test_without_a_word_a_failure_is_final():
-    result = run(app_tasks.fail.enqueue())
-    assert (result.status, result.attempts) == (FAILED, 1)
 
 
 def test_the_decorator_says_how_often(tmp_path):
@@ -161,9 +157,8 @@ def test_who_does_not_react_has_its_outcome_without_it_and_the_process_is_to_be_
     def note(task_result, **kwargs):
         told_errors.append([error.exception_class for error in task_result.errors])
 
-    task_finished.connect(note)
     try:
-        with told() as heard:
+        with connected(note, task_finished), told() as heard:
             assert run_burst() == RECYCLE
         assert [(name, status) for name, _, _, status in heard] == [("started", "RUNNING"), ("finished", "FAILED")]
         assert told_errors == [[TaskTimeout]]
@@ -172,7 +167,6 @@ def test_who_does_not_react_has_its_outcome_without_it_and_the_process_is_to_be_
         assert "Still running" in result.errors[0].traceback
         assert "in stubborn" in result.errors[0].traceback
     finally:
-        task_finished.disconnect(note)
         gate.touch()
     wait_until(lambda: "end" in (tmp_path / "f").read_text())
     assert (tmp_path / "f").read_text().splitlines()[-1] == "end lost"

@@ -9,7 +9,7 @@ from django_delayq.compat import task_finished, task_started
 from django_delayq.fields import utcnow
 from tests.app import tasks as app_tasks
 from tests.jobs import tasks
-from tests.jobs.support import LOGGER, SUCCESSFUL, row, rows, run_burst, tasks_setting, told
+from tests.jobs.support import LOGGER, SUCCESSFUL, connected, row, rows, run_burst, tasks_setting, told
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -21,10 +21,7 @@ def test_each_is_sent_once_by_the_backends_class():
         result = tasks.echo.enqueue()
         assert heard == [("enqueued", DelayQBackend, result.id, "READY")]
         run_burst()
-    assert heard[1:] == [
-        ("started", DelayQBackend, result.id, "RUNNING"),
-        ("finished", DelayQBackend, result.id, GOOD),
-    ]
+    assert heard[1:] == [("started", DelayQBackend, result.id, "RUNNING"), ("finished", DelayQBackend, result.id, GOOD)]
 
 
 def test_a_subclass_is_its_own_sender(settings):
@@ -39,13 +36,6 @@ def test_a_subclass_is_its_own_sender(settings):
 
 class Own(DelayQBackend):
     """A project's own backend."""
-
-
-def test_a_failure_is_finished_too():
-    with told() as heard:
-        result = app_tasks.fail.enqueue()
-        run_burst()
-    assert heard[-1] == ("finished", DelayQBackend, result.id, "FAILED")
 
 
 def test_an_attempt_that_is_not_the_last_one_is_started_and_not_finished(tmp_path):
@@ -65,25 +55,20 @@ def test_finished_tells_value_and_errors_once_they_are_recorded():
         seen.append((task_result._return_value, [error.exception_class for error in task_result.errors]))
         seen.append(task_result.finished_at is not None and row(task_result).finished_at is not None)
 
-    task_finished.connect(receive)
-    tasks.echo.enqueue(1)
-    run_burst()
-    app_tasks.fail.enqueue()
-    run_burst()
-    assert seen == [([[1], {}], []), True, (None, [RuntimeError]), True]
+    with connected(receive, task_finished):
+        for made in (tasks.echo, app_tasks.fail):
+            made.enqueue()
+            run_burst()
+    assert seen == [([[], {}], []), True, (None, [RuntimeError]), True]
 
 
 def test_an_end_that_another_worker_has_recorded_is_not_told_by_the_one_that_lost():
     def decide(sender, task_result, **kwargs):
         rows(task_result).update(status="succeeded", fence="1.another", worker="another", finished_at=utcnow())
 
-    task_started.connect(decide)
-    try:
-        with told() as heard:
-            result = tasks.echo.enqueue(1)
-            run_burst()
-    finally:
-        task_started.disconnect(decide)
+    with connected(decide, task_started), told() as heard:
+        result = tasks.echo.enqueue(1)
+        run_burst()
     assert [name for name, *_ in heard] == ["enqueued", "started"]
     assert row(result).worker == "another"
 
@@ -93,14 +78,9 @@ def test_a_receiver_that_fails_changes_no_outcome(error, caplog):
     def broken(sender, **kwargs):
         raise error("broken receiver")
 
-    task_started.connect(broken)
-    task_finished.connect(broken)
-    try:
+    with connected(broken, task_started, task_finished):
         good, bad = tasks.echo.enqueue(), app_tasks.fail.enqueue()
         run_burst()
-    finally:
-        task_started.disconnect(broken)
-        task_finished.disconnect(broken)
     good.refresh()
     bad.refresh()
     assert (str(good.status), str(bad.status)) == (GOOD, "FAILED")
@@ -109,25 +89,16 @@ def test_a_receiver_that_fails_changes_no_outcome(error, caplog):
 
 def test_the_logs_are_those_of_the_framework(caplog):
     caplog.set_level(logging.DEBUG, LOGGER)
-    result = tasks.echo.enqueue()
-    run_burst()
-    path = "tests.jobs.tasks.echo"
-    assert [(record.levelname, record.getMessage()) for record in caplog.records if record.name == LOGGER] == [
-        ("DEBUG", f"Task id={result.id} path={path} enqueued backend=default"),
-        ("INFO", f"Task id={result.id} path={path} state=RUNNING"),
-        ("INFO", f"Task id={result.id} path={path} state={GOOD}"),
-    ]
-    assert "NoneType" not in caplog.text
-
-
-def test_the_log_of_a_failure_has_the_exception(caplog):
-    caplog.set_level(logging.INFO, LOGGER)
-    result = app_tasks.fail.enqueue("the bank is closed")
-    run_burst()
-    record = [record for record in caplog.records if record.name == LOGGER][-1]
-    assert (record.levelname, record.getMessage()) == (
-        "ERROR", f"Task id={result.id} path=tests.app.tasks.fail state=FAILED"
-    )  # fmt: skip
-    assert record.exc_info is not None
-    assert record.exc_info[0] is RuntimeError
+    for made, end in ((tasks.echo, ("INFO", GOOD)), (app_tasks.fail, ("ERROR", "FAILED"))):
+        assert "NoneType" not in caplog.text
+        caplog.clear()
+        result, about = made.enqueue(), f"path={made.module_path}"
+        run_burst()
+        records = [record for record in caplog.records if record.name == LOGGER]
+        assert [(record.levelname, record.getMessage()) for record in records] == [
+            ("DEBUG", f"Task id={result.id} {about} enqueued backend=default"),
+            ("INFO", f"Task id={result.id} {about} state=RUNNING"),
+            (end[0], f"Task id={result.id} {about} state={end[1]}"),
+        ]
+    assert records[-1].exc_info[0] is RuntimeError
     assert "raise RuntimeError(message)" in caplog.text

@@ -14,7 +14,6 @@ from django_delayq.ledger import jobs as ledger_jobs
 from django_delayq.models import Run
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
-from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
 from tests.faults.live import live_worker
 from tests.jobs import tasks
@@ -165,21 +164,6 @@ def test_until_the_end_it_is_kept_over_starts_retries_take_overs_and_flushes(bro
     assert task_backends["default"].reschedule(first.id, timedelta(0))
     assert (run(first).status, held(first)) == (FAILED, None)
     assert made.enqueue().id != first.id
-
-
-def test_until_the_end_it_is_kept_while_it_runs(settings, tmp_path):
-    settings.DELAYQ = {**settings.DELAYQ, "RUNNING_AFTER_SECONDS": 0.1}
-    made = unique(app_tasks.stubborn, unique_until="end")
-    path, gate = tmp_path / "f", tmp_path / "gate"
-    first = made.enqueue(str(path), str(gate))
-    with live_worker():
-        wait_until(path.exists)
-        assert made.enqueue("", "").id == first.id
-        wait_until(lambda: row(first).status == "running")
-        assert made.enqueue("", "").id == first.id
-        gate.touch()
-        wait_until(lambda: row(first).status == "succeeded")
-    assert held(first) is None
 
 
 @pytest.mark.parametrize("until", ["start", "end"])

@@ -16,7 +16,6 @@ from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
-from tests.faults.harness.database import gone
 from tests.faults.harness.workers import WorkerProcess
 from tests.faults.live import live_worker
 from tests.integration import mirroring
@@ -130,20 +129,6 @@ def test_a_batch_is_read_in_one_query_and_its_outcomes_are_written_in_a_few(brok
     texts = [query["sql"] for query in captured if "django_delayq_run" in query["sql"]]
     assert sum("options" in text and text.startswith("SELECT") for text in texts) <= 2
     assert sum(text.startswith("UPDATE") for text in texts) <= (40 if connection.vendor == "sqlite" else 10)
-
-
-def test_an_outcome_waits_for_the_database_and_is_recorded_once(broker, tmp_path):
-    path, gate = tmp_path / "ran", tmp_path / "gate"
-    result = app_tasks.stubborn.enqueue(str(path), str(gate))
-    with live_worker() as live:
-        wait_until(path.exists, 10)
-        with gone():
-            gate.touch()
-            wait_until(lambda: "end" in path.read_text(), 10)
-            wait_until(lambda: live.worker.trouble.until, 10)
-        wait_until(lambda: row(result).status == "succeeded", 20)
-        wait_until(lambda: Standing(result).gone(), 10)
-    assert path.read_text().count("start") == 1
 
 
 # -- beside schedules

@@ -169,8 +169,6 @@ def steps(broker, admin):
 
 def play(broker, admin):
     """Do every step, also after one that is refused; return the errors."""
-    admin.flushall()
-    admin.script_flush()
     errors = []
     try:
         for step in steps(broker, admin):
@@ -184,6 +182,7 @@ def play(broker, admin):
 
 
 def test_every_command_of_the_app_is_allowed(locked, admin):
+    admin.script_flush()
     assert play(locked, admin) == []
     assert acl.denied(admin) == set()
 
@@ -191,6 +190,7 @@ def test_every_command_of_the_app_is_allowed(locked, admin):
 @pytest.mark.parametrize("rule", acl.grants(RULES))
 def test_each_rule_is_needed(locked, admin, rule):
     acl.make_user(admin, [word for word in RULES if word != rule])
+    admin.script_flush()
     errors = play(locked, admin)
     assert errors or acl.denied(admin)
     assert not any(isinstance(error, DamagedKeys) for error in errors)

@@ -8,7 +8,7 @@ from django_delayq.broker import Broker, keys
 from django_delayq.exceptions import BrokerError, BrokerUnavailable
 from tests.faults.harness.shapes import Cluster
 from tests.security import acl
-from tests.security.test_acl import steps
+from tests.security.test_acl import play
 
 PREFIX = "locked"
 RULES = acl.rules(PREFIX, cluster=True)
@@ -78,16 +78,6 @@ class Moving:
         self.target.call("FLUSHALL")
         for node in (self.source, self.target):
             node.call("CLUSTER", "SETSLOT", self.slot, "STABLE")
-
-
-def play(broker, admin):
-    errors = []
-    for step in steps(broker, admin):
-        try:
-            step()
-        except (BrokerError, StopIteration) as error:
-            errors.append(error)
-    return errors
 
 
 def read_while_moving(broker, cluster):

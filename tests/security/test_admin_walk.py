@@ -367,10 +367,7 @@ def test_who_may_only_see_is_not_told_the_address_of_redis(settings, rows):
     pages = [LIST, *(change_url(make()) for _ in range(rows))]
     try:
         kill_redis(settings)
-        for who, wanted in (
-            (client_for("view_schedule", "view_run"), 0),
-            (client_for(superuser=True), len(pages)),
-        ):
+        for who, wanted in ((client_for("view_schedule", "view_run"), 0), (client_for(superuser=True), len(pages))):
             told = 0
             for address in pages:
                 forget_broker()  # else only the first page asks

@@ -2,12 +2,12 @@
 
 import random
 from contextlib import contextmanager
+from zlib import crc32
 
 from django.db import OperationalError, connection
 
 from django_delayq import mirror
 from django_delayq.broker import Shard, keys, web
-from django_delayq.broker.keys import member_shard
 from django_delayq.mirror import layout
 from django_delayq.models import Run, Schedule
 
@@ -88,7 +88,7 @@ class World(People, Callers):
 
     def tag_of(self, member, queue):
         """Return the tag of the place where a member belongs."""
-        return self.tag(member_shard(member, queue, self.config.shard_count(queue)))
+        return self.tag(Shard(queue, crc32(member.encode("utf-8", "surrogateescape")) % self.config.shard_count(queue)))
 
     def key_names(self):
         """Return every key that this history can have written."""

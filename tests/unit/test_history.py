@@ -51,10 +51,7 @@ def test_an_attempt_comes_back_from_json_as_it_was() -> None:
     assert [each.ended for each in kept] == [True, True, False]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [None, 5, "text", {}, {"number": 1}, [None, 5, "x", [], {}, {"number": "1"}]],
-)
+@pytest.mark.parametrize("value", [None, 5, "text", {}, {"number": 1}, [None, 5, "x", [], {}, {"number": "1"}]])
 def test_what_is_no_history_is_an_empty_one(value: object) -> None:
     assert history.from_json(value) == []
 

@@ -86,7 +86,6 @@ WRONG = [
     ("", {}, InvalidRecurrence, "exactly one of cron, every and at"),
     ("* * * * *", {"every": timedelta(hours=1)}, InvalidRecurrence, "exactly one"),
     ("", {"every": 5}, InvalidRecurrence, "every must be a timedelta"),
-    ("", {"every": timedelta(0)}, InvalidRecurrence, "at least 1 ms"),
     ("", {"at": datetime(2030, 1, 1)}, InvalidRecurrence, "aware"),  # noqa: DTZ001 - naive is the point
     ("* * * * *", {"start_at": datetime(2030, 1, 1)}, InvalidRecurrence, "aware"),  # noqa: DTZ001
     ("", {"at": datetime(2040, 3, 25, 2, 30), "timezone": "Europe/Berlin"}, InvalidRecurrence, "does not exist"),  # noqa: DTZ001
@@ -106,7 +105,6 @@ WRONG = [
     ("* * * * *", {"kwargs": {"a": 1}}, InvalidArguments, "noop("),
     ("* * * * *", {"kwargs": {"a": object()}}, InvalidArguments, "plain JSON"),
     ("* * * * *", {"name": ""}, ValueError, "name of a schedule is a text of 1 to 200"),
-    ("* * * * *", {"name": "x" * 201}, ValueError, "1 to 200"),
     ("* * * * *", {"key": "x" * 201}, ValueError, "1 to 200"),
 ]
 

@@ -1,6 +1,5 @@
 """Writes, the mirror, the worker and the commands, with the app in a database of its own."""
 
-import io
 import json
 import os
 import subprocess
@@ -38,68 +37,53 @@ def test_the_tables_are_where_the_router_sends_them():
     assert "auth_user" not in tables["schedules"]
 
 
-def create():
-    schedule("new")
+def old():
+    return Schedule.objects.filter(name="old")
 
 
-def create_in_bulk():
-    values = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": "0 * * * *"}
-    Schedule.objects.bulk_create([Schedule(name="new", **values)])
-
-
-def edit():
-    row = Schedule.objects.get(name="old")
+def edited():
+    row = old().get()
     row.cron = "7 * * * *"
-    row.save()
+    return row
 
 
-def update():
-    Schedule.objects.filter(name="old").update(cron="7 * * * *")
+NEW = {"name": "new", "task": "tests.app.tasks.noop", "kind": "cron", "cron": "0 * * * *"}
+WRITES = {
+    "create": lambda: Schedule.objects.create(**NEW),
+    "bulk_create": lambda: Schedule.objects.bulk_create([Schedule(**NEW)]),
+    "edit": lambda: edited().save(),
+    "update": lambda: old().update(cron="7 * * * *"),
+    "bulk_update": lambda: Schedule.objects.bulk_update([edited()], ["cron"]),
+    "delete": lambda: old().get().delete(),
+    "delete in bulk": lambda: old().delete(),
+    "move": lambda: old().update(queue="mail"),
+}
 
 
-def update_in_bulk():
-    row = Schedule.objects.get(name="old")
-    row.cron = "7 * * * *"
-    Schedule.objects.bulk_update([row], ["cron"])
-
-
-def delete():
-    Schedule.objects.get(name="old").delete()
-
-
-def delete_in_bulk():
-    Schedule.objects.filter(name="old").delete()
-
-
-def move():
-    Schedule.objects.filter(name="old").update(queue="mail")
-
-
-@pytest.mark.parametrize("write", [create, create_in_bulk, edit, update, update_in_bulk, delete, delete_in_bulk, move])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_redis_follows_a_write_after_the_commit_of_the_right_database_and_not_before(broker, write):
-    old = schedule("old")
-    before = view(broker, old)
+    row = schedule("old")
+    before = view(broker, row)
     with transaction.atomic(using="schedules"):
         with transaction.atomic(using="default"):
             write()
-        assert view(broker, old) == before, "another database's commit is not the one to wait for"
+        assert view(broker, row) == before, "another database's commit is not the one to wait for"
         assert broker.stats(broker.shards()[:1])[0].members == 1
-    for row in Schedule.objects.all():
-        assert mirrored(broker, row)
-    if not Schedule.objects.filter(name="old", queue="default").exists():
-        assert absent(broker, old, "default")
+    assert all(mirrored(broker, each) for each in Schedule.objects.all())
+    if not old().filter(queue="default").exists():
+        assert absent(broker, row, "default")
     assert not Tombstone.objects.exists()
 
 
-@pytest.mark.parametrize("write", [create, create_in_bulk, edit, update, delete, move])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_rolled_back_write_leaves_no_trace(broker, write):
-    old = schedule("old")
-    before = view(broker, old)
+    row = schedule("old")
+    before = view(broker, row)
     with pytest.raises(ZeroDivisionError), transaction.atomic(using="schedules"):
         write()
         1 / 0  # noqa: B018 - the transaction fails
-    assert Schedule.objects.get().cron == old.cron
-    assert view(broker, old) == before
+    assert Schedule.objects.get().cron == row.cron
+    assert view(broker, row) == before
     assert broker.stats(broker.shards()[:1])[0].members == 1
 
 
@@ -187,10 +171,3 @@ def test_the_commands_work_on_the_primary(broker, command):
         assert json.loads(done.stdout)["database"]["alias"] == "schedules"
     else:
         assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_explain_in_this_process(broker):
-    schedule("s", cron=DAILY_CRON)
-    said = io.StringIO()
-    call_command("delayq_explain", "s", "--next", "2", stdout=said)
-    assert said.getvalue()

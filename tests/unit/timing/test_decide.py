@@ -126,20 +126,6 @@ def test_on_time_runs_although_it_fell_into_the_busy_stretch(overlap: str) -> No
     assert decision == Run()
 
 
-def test_queue_one_runs_the_newest_of_them_however_late() -> None:
-    busy = (at("10:00"), at("10:05:20"))
-    assert follow(MINUTELY, at("10:01"), at("10:30"), busy, Policies(overlap="queue_one"))[1] == at("10:05")
-
-
-def test_skip_leaves_what_came_after_the_busy_stretch_to_the_missed_policy() -> None:
-    skips, point = follow(MINUTELY, at("10:01"), at("10:30:10"), (at("10:00"), at("10:05:20")), Policies())
-    assert [outcome(skip) for skip in skips] == [
-        ("10:01:00", "10:05:00", 5, "overlap", "10:06:00"),
-        ("10:06:00", "10:29:00", 24, "missed", "10:30:00"),
-    ]
-    assert point == at("10:30")
-
-
 def test_both_ends_belong_to_the_busy_stretch() -> None:
     for busy, reason in [
         ((at("10:01"), at("10:05")), "overlap"),
@@ -170,19 +156,6 @@ MISSED = [
 @pytest.mark.parametrize(("missed", "now", "expected"), MISSED)
 def test_late_because_nobody_was_there(missed: str, now: str, expected: object) -> None:
     assert outcome(decide(MINUTELY, at("10:01"), at(now), None, None, Policies(missed=missed))) == expected
-
-
-@pytest.mark.parametrize(
-    ("missed", "expected"),
-    [
-        ("latest", ([("10:00:00", "13:00:00", 4, "missed", "14:00:00")], at("14:00"))),
-        ("all", ([], at("10:00"))),
-        ("skip", ([("10:00:00", "14:00:00", 5, "missed", "15:00:00")], at("15:00"))),
-    ],
-)
-def test_an_outage_of_hours_ends_as_the_policy_says(missed: str, expected: object) -> None:
-    skips, point = follow(HOURLY, at("10:00"), at("14:20"), (None, None), Policies(missed=missed))
-    assert ([outcome(skip) for skip in skips], point) == expected
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5, 30, 31])

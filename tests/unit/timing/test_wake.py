@@ -56,6 +56,15 @@ def test_what_woke_during_a_busy_stretch_is_found_by_wakes_not_by_points() -> No
     assert {0, 1, 2, 3} <= further
 
 
+def test_a_point_belongs_to_the_busy_stretch_in_which_it_wakes() -> None:
+    minute, policies = timedelta(minutes=1), Policies(jitter=HOUR, key="report")  # it wakes after 25 minutes
+    decision = decide(
+        Every(HOUR, POINT), POINT, POINT + 50 * minute, POINT + 20 * minute, POINT + 40 * minute, policies
+    )
+    assert isinstance(decision, Skip)
+    assert decision.reason == "overlap"
+
+
 def test_the_wake_of_a_naive_instant_is_refused() -> None:
     naive = POINT.replace(tzinfo=None)
     with pytest.raises(ValueError, match="aware"):
