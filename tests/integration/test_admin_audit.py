@@ -166,12 +166,12 @@ def test_what_could_not_be_saved_is_not_restored():
     assert Schedule.objects.get().at == row.at
 
 
-def test_a_sync_says_that_it_was_it():
-    row = make()
-    declaration = declared.step.Declaration(schedule=row, key="s")
-    step = declared.step.Step(row, declaration, {"description": "as declared"}, ["x"])
-    step.write("default")
-    assert row.definitions.get().by == "delayq_sync"
+def test_a_sync_says_that_it_was_it(code):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    code.says("periodic('0 9 * * *', name='s', description='new')(noop)")
+    declared.sync()
+    assert Schedule.objects.get().definitions.get().by == "delayq_sync"
 
 
 # -- the history of a schedule
