@@ -112,14 +112,13 @@ class Supervisor:
                 if lived >= YOUNG_SECONDS:
                     backoff.worked()
                 backoff.failed(now)
-                pause = backoff.until - now
-                after = f" after {lived:.1f} s; another one starts in {pause:.1f} s"
+                after = f" after {lived:.1f} s; another one starts in {backoff.until - now:.1f} s"
             elif not well:
                 self._exit_status = max(self._exit_status, OUTDATED if status == OUTDATED else UNFINISHED)
             level = logging.INFO if well else logging.ERROR
             extra = _event("process_ended", child, exit_status=status)
             logger.log(level, "%s %s%s.", child, _how_it_ended(status), after, extra=extra)
-            if backoff and status == UNFINISHED and pause >= MOST_SECONDS and not self._worked:
+            if backoff and status == UNFINISHED and backoff.until >= now + MOST_SECONDS and not self._worked:
                 logger.error("No process has worked so far: this does not start again. See the errors before.")
                 self._exit_status = UNFINISHED
                 self._stops = max(self._stops, 1)
