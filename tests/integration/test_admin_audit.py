@@ -151,12 +151,12 @@ def test_a_definition_is_restored_but_for_the_switch():
     assert not row.definitions.order_by("pk")[0].restore()
 
 
-def test_a_sync_says_that_it_was_it():
-    row = make()
-    declaration = declared.step.Declaration(schedule=row, key="s")
-    step = declared.step.Step(row, declaration, {"description": "as declared"}, ["x"])
-    step.write("default")
-    assert row.definitions.get().by == "delayq_sync"
+def test_a_sync_says_that_it_was_it(code):
+    code.says("periodic('0 9 * * *', name='s')(noop)")
+    declared.sync()
+    code.says("periodic('0 9 * * *', name='s', description='new')(noop)")
+    declared.sync()
+    assert Schedule.objects.get().definitions.get().by == "delayq_sync"
 
 
 def test_the_history_tells_who_changed_what_from_what_to_what(boss):

@@ -219,6 +219,7 @@ def test_people_edit_the_switch_and_the_tags_and_nothing_else(boss, row, code):
     page = boss.get(change_url(row))
     assert {*page.context["adminform"].form.fields} == {"enabled", "pause_reason", "tags", "seen"}
     assert "owns all but enabled" in plain(page) and "0 9 * * *" in plain(page)
+    assert "Declared as “s” in tests.app.tasks." in plain(page)
     assert "owns all but" not in plain(boss.get(change_url(make("made by hand"))))
     posted = {"seen": row.generation, "pause_reason": "incident", "tags": "billing", "cron": "0 8 * * *", "args": "[1]"}
     assert boss.post(change_url(row), posted).status_code == 302
