@@ -61,7 +61,7 @@ def test_a_schedule_of_a_paused_queue_waits_in_the_same_words_everywhere(boss, w
     row = boss.get(LIST).content.decode()
     assert ENABLED not in row and "overdue" not in row
     assert "Does a worker run" not in shown["explain"], "it is the pause"
-    assert "overdue" not in shown["change"] and shown["status"].splitlines()[-1] == WAITS
+    assert "overdue" not in shown["change"] and shown["status"].splitlines()[0] == WAITS
     assert ask()[0] == 0, "what people want is no problem"
 
 
@@ -104,7 +104,7 @@ def test_without_a_worker_nothing_keeps_up(boss, broker):
 
 def test_above_schedules_that_fail_nothing_is_green(boss, well):
     ScheduleState.objects.filter(schedule=make()).update(failing_streak=1)
-    assert text().splitlines()[-1] == "1 schedule fails" and ask()[0] == 0
+    assert text().splitlines()[0] == "1 schedule fails" and ask()[0] == 0
     assert "1 schedule fails" in page(boss, LIST)
     for address in (LIST, GLANCE):
         shown = boss.get(address).content.decode()
