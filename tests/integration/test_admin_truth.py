@@ -58,7 +58,7 @@ def test_a_schedule_of_a_paused_queue_waits_in_the_same_words_everywhere(boss, w
     row = boss.get(LIST).content.decode()
     assert ENABLED not in row and "overdue" not in row
     assert "Does a worker run" not in shown["explain"], "it is the pause"
-    assert "overdue" not in shown["change"] and shown["status"].splitlines()[-1] == WAITS
+    assert "overdue" not in shown["change"] and shown["status"].splitlines()[0] == WAITS
     assert ask()[0] == 0, "what people want is no problem"
     address, why = f"/admin/django_delayq/control/{paused.pk}/change/", f"{LIST}{schedule.pk}/why/"
     assert address in boss.get(why).content.decode()

@@ -38,7 +38,7 @@ def test_a_redis_that_is_away_is_told_with_what_the_database_knows(well, setting
     assert [problem["code"] for problem in found["problems"]] == ["redis_unreachable"]
     assert "alias default in CACHES" in found["problems"][0]["message"]
     assert (found["redis"], found["workers"], found["shards"], found["drift"]) == (None, None, None, None)
-    assert found["schedules"]["parked"]["names"] == ["lost"]
+    assert found["database"]["parked"]["names"] == ["lost"]
 
 
 def test_missing_tables_are_told_with_what_redis_knows(well, monkeypatch):
@@ -303,7 +303,7 @@ def test_a_schedule_that_was_parked_while_it_owed_a_point_is_no_difference(well)
     beat(well)
     code, found = ask()
     assert (code, found["drift"]["total"], found["shards"][0]["members"]) == (0, 0, 0)
-    assert found["schedules"]["parked"]["count"] == 1
+    assert found["database"]["parked"]["count"] == 1
 
 
 def test_what_a_worker_is_just_writing_is_no_difference(well, monkeypatch):

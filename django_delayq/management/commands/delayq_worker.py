@@ -7,7 +7,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -111,8 +111,8 @@ class Command(BaseCommand):
         return exit_status
 
     def _run(self, worker_options: WorkerOptions, parent: Parent | None) -> int:
-        log = LogQueue()
-        with log if self._called_from_command_line else nullcontext():
+        log = LogQueue(direct=not self._called_from_command_line)
+        with log:
             worker = self._worker(worker_options)
             _prepare_database(parent)
             signals = WorkerSignals(worker, supervised=parent is not None)
@@ -120,7 +120,7 @@ class Command(BaseCommand):
             if parent is not None:
                 parent.watch(signals.drain)
             try:
-                exit_status = self._work(worker)
+                exit_status = self._work(worker, log)
             finally:
                 if not self._called_from_command_line:
                     signals.restore()
@@ -138,7 +138,9 @@ class Command(BaseCommand):
         """Run in the reloader's thread. What goes wrong is shown, and the next change tries again."""
         worker = self._worker(worker_options)
         _prepare_database(None)
-        if self._work(worker) == RECYCLE:
+        with LogQueue(direct=True) as log:
+            exit_status = self._work(worker, log)
+        if exit_status == RECYCLE:
             sys.stdout.flush()
             os._exit(RELOAD)
 
@@ -149,11 +151,11 @@ class Command(BaseCommand):
         logger.info(text, worker_options.name, queues, worker_options.threads, tasks)
         return worker
 
-    def _work(self, worker: Worker) -> int:
+    def _work(self, worker: Worker, log: LogQueue) -> int:
         try:
             with _listening(worker.options):
                 telling = server.served(worker)
-            with telling, listening(conf.get_config().max_output_bytes), isolated.opened():
+            with telling, listening(conf.get_config().max_output_bytes, log.print), isolated.opened():
                 return worker.run()
         except (DelayQError, DatabaseError) as error:
             outdated = isinstance(error, OutdatedRelease)
