@@ -67,7 +67,7 @@ class Config:
     shards: int | Mapping[str, int] = _setting(1, rules.number(1, MAX_SHARDS, whole=True))
     lease_seconds: float = _setting(30, rules.number(1, 3600))
     max_reclaims: int = _setting(3, rules.number(0, 1000, whole=True))
-    idle_cap_seconds: float = _setting(15, rules.number(0.05, 60))
+    idle_cap_seconds: float = _setting(30, rules.number(0.05, 60))
     drain_seconds: float = _setting(25, rules.number(0, 3600))
     timeout_grace_seconds: float = _setting(10, rules.number(0, 3600))
     running_after_seconds: float = _setting(1, rules.number(0, 3600))

@@ -174,7 +174,7 @@ class EntryView:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts of one shard at one instant. A sound shard has as many points and generations as members."""
+    """Counts of one shard at one instant."""
 
     now_ms: int
     members: int
@@ -182,15 +182,6 @@ class Stats:
     leased: int
     head_ms: int | None
     epoch: str | None
-    points: int = 0
-    generations: int = 0
-    #: Members with a score that no member can have.
-    astray: int = 0
     #: Of those, jobs and backfilled points: members, and due ones.
     jobs: int = 0
     jobs_due: int = 0
-
-    @property
-    def damaged(self) -> bool:
-        """True where members lost their scores, or have impossible ones. Scripts alone never leave that behind."""
-        return self.members < self.points or self.astray > 0

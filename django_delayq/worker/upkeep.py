@@ -47,7 +47,7 @@ FULL_SECONDS = mirror.FULL_SECONDS
 #: is due: the sweep also because Redis was replaced.
 HEARTBEAT_SECONDS = 30.0
 #: So often the holder of the lease renews it, and moves what was counted.
-RENEW_SECONDS, MINUTE_SECONDS = 5.0, 60.0
+RENEW_SECONDS, MINUTE_SECONDS = 7.0, 60.0
 HINT_TIMEOUT_SECONDS = 1.0
 #: So often a worker looks whether what it waits for at its start has come.
 WAIT_SECONDS = 1.0
@@ -72,14 +72,13 @@ class Upkeep:
         self._wake, self._hinted, self.fail, self._describe = wake, hinted, fail, describe
         self._stop, self._nudge = threading.Event(), threading.Event()
         self._rebuild, self._check_layout = threading.Event(), threading.Event()
-        self._damaged = False  # a stranger's write or an eviction has left members without a score
         self._threads: list[threading.Thread] = []
         self._due = dict.fromkeys(("delta", "beat", "lease"), 0.0)  # monotonic seconds
         self._due |= dict.fromkeys(("build", "look", "minutes"), math.inf)  # two of them for the holder of the lease
         #: Whether this worker holds the upkeep lease, as far as it knows. See Note [One lease].
         self.holds = False
         self._started = round(time.time())
-        self._beat_ms = 0  # the server's clock at the last heartbeat
+        self._beat_ms, self._told = 0, ""  # the server's clock at the last heartbeat, and what was told then
         self._said: set[str] = set()  # what was warned of
         #: How many rebuilds of a flushed index were brought to their end here.
         self.rebuilds = 0
@@ -142,8 +141,7 @@ class Upkeep:
             self._hold()
             if self.holds:
                 self._count_up()
-                every = 0.0 if self._damaged else FULL_SECONDS
-                mirror.sweep_if_due(self.broker, every_seconds=every, go_on=lambda checked: self._keep())
+                mirror.sweep_if_due(self.broker, go_on=lambda checked: self._keep())
                 self._prune(seconds=BURST_PRUNE_SECONDS)
                 self._look()
                 self._let_go()
@@ -226,12 +224,12 @@ class Upkeep:
         if self._check_layout.is_set():
             mirror.check_layout(self.broker)
             self._check_layout.clear()
-            self._due["beat"] = 0.0
+            self._due["beat"], self._told = 0.0, ""
             self._examined = self._examined or None  # servers that do not say who they are may be others
         if self._rebuild.is_set() or time.monotonic() >= self._due["build"]:
             self._rebuild.clear()
             self._build()
-            self._due["beat"] = 0.0  # the list of workers and the note of the last sweep are gone too
+            self._due["beat"], self._told = 0.0, ""  # the list of workers and the note of the last sweep are gone too
             self._wake()
         look = time.monotonic() >= self._due["beat"]
         self._small_chores()
@@ -246,12 +244,11 @@ class Upkeep:
         """Sweep and prune, where it is time."""
         report = mirror.sweep_if_due(
             self.broker,
-            every_seconds=0.0 if self._damaged else FULL_SECONDS,
+            every_seconds=FULL_SECONDS,
             go_on=self._between_pages,
             now_ms=self._beat_ms,
             run_ids=run_ids,
         )
-        self._damaged = self._damaged and not (report and report.done)
         for line in report.lines[:20] if report else ():
             logger.info("Mirror mended: %s", line)
         self._prune()
@@ -319,20 +316,13 @@ class Upkeep:
             return None
 
     def _count_up(self) -> None:
-        """Move what was counted; look for overload, and for entries that lost their scores."""
+        """Move what was counted, and look for overload."""
         self._due["minutes"] = time.monotonic() + MINUTE_SECONDS
         now_ms = self.broker.now_ms()
         self._beside("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
         load = minutes.read_load(self.broker)
         if load.overloaded:
             logger.warning(minutes.OVERLOAD, load.told)
-        shards = self.broker.shards()
-        damaged = [shard for shard, stats in zip(shards, self.broker.stats(shards), strict=True) if stats.damaged]
-        if damaged and not self._damaged:
-            logger.error(
-                "%s: entries have lost their times in Redis. A full sweep begins.", ", ".join(map(str, damaged))
-            )
-            self._damaged, self._due["beat"] = True, 0.0
 
     def _prune(self, seconds: float = pruning.AT_ONCE_SECONDS) -> None:
         def prune() -> pruning.LastPass | None:
@@ -356,7 +346,9 @@ class Upkeep:
         if now >= self._due["beat"]:
             mirror.check_release()
             self._beat_ms = self.broker.now_ms()
-            self.broker.heartbeat(self._beat_ms, self._details())  # a flush takes the details away too
+            details = self._details()
+            self.broker.heartbeat(self._beat_ms, None if details == self._told else details)
+            self._told = details
             self._due["beat"] = now + min(HEARTBEAT_SECONDS, FULL_SECONDS)
         if now >= self._due["delta"]:
             more = mirror.delta_sweep(self.broker, rows=self.holds) >= mirror.PAGE
