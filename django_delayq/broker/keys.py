@@ -174,7 +174,7 @@ class EntryView:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts of one shard at one instant."""
+    """Counts of one shard at one instant. A sound shard has as many points and generations as members."""
 
     now_ms: int
     members: int
@@ -182,6 +182,8 @@ class Stats:
     leased: int
     head_ms: int | None
     epoch: str | None
-    #: Of those, jobs and backfilled points: members, and due ones.
+    points: int = 0
+    generations: int = 0
+    #: Of the members, jobs and backfilled points: all, and due ones.
     jobs: int = 0
     jobs_due: int = 0

@@ -2,7 +2,7 @@
 -- KEYS     the constant list
 -- ARGV     none
 -- RETURNS  now_ms, members, due members, leased members, the ms at which the first of them came or comes due | '',
---          epoch | '', and of the second lane: members, due members
+--          epoch | '', points, generations, and of the second lane: members, due members
 -- COST     O(log N + 200)
 -- ATOMIC BECAUSE the counts must belong to one instant.
 local now, due, all, first = server_ms(), {}, {}, math.huge
@@ -27,5 +27,5 @@ for lane, keys in ipairs(LANES) do
 end
 return {
   int(now), all[1] + all[2], due[1] + due[2], call('HLEN', LEASE), first < math.huge and int(first) or '', call('GET', EPOCH) or '',
-  all[2], due[2]
+  call('HLEN', POINT), call('HLEN', GEN), all[2], due[2]
 }
