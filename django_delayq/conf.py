@@ -229,19 +229,13 @@ def _read(item: "Field[Any]", value: Any) -> Any:
 
 
 def _check_queues(config: Config) -> None:
-    """Refuse what is said of queues that there are not."""
-    named = {
-        "['SHARDS']": set(config.shards) if isinstance(config.shards, Mapping) else set(),
-        "['ALERTS']['QUIET']": set(config.alerts.quiet) - {rules.REST} if config.alerts else set(),
-    }
-    problems = [
-        f"DELAYQ{key} names the queue {name!r}, which is not in DELAYQ['QUEUES'] ({', '.join(config.queues)}). Add it "
-        "there or remove it here."
-        for key, names in named.items()
-        for name in sorted(map(str, names - set(config.queues)))
-    ]
-    if problems:
-        raise ImproperlyConfigured(" ".join(problems))
+    """Refuse shards of queues that there are not."""
+    named = set(config.shards) - set(config.queues) if isinstance(config.shards, Mapping) else ()
+    if named:
+        raise ImproperlyConfigured(
+            f"DELAYQ['SHARDS'] names {', '.join(map(repr, sorted(map(str, named))))}, and DELAYQ['QUEUES'] has "
+            f"{', '.join(config.queues)}. Add the queue there or remove it here."
+        )
 
 
 @lru_cache(maxsize=1)

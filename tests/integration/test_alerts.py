@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import django
@@ -19,8 +19,8 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, transaction
 
 from django_delayq import alerts, checks, conf, controls, outgoing
-from django_delayq.alert_settings import parse, parse_quiet
-from django_delayq.alerts import looking, matters, sending
+from django_delayq.alert_settings import parse
+from django_delayq.alerts import matters, sending
 from django_delayq.exceptions import DeliveryFailed
 from django_delayq.fields import utcnow
 from django_delayq.models import Alert, Origin, Run, Schedule, ScheduleState
@@ -311,47 +311,6 @@ def test_many_schedules_are_some_rows_and_one_that_says_so(told, monkeypatch):
     assert open_ == {rows[2].pk, rows[3].pk, rows[4].pk}, "who recovers makes room, and nobody else leaves"
 
 
-def test_in_its_quiet_hours_a_queue_tells_nothing_and_afterwards_what_stands(told, monkeypatch):
-    now = [datetime(2026, 6, 1, 20, 30, tzinfo=UTC)]  # 22:30 in Berlin
-    monkeypatch.setattr(looking, "utcnow", lambda: now[0])
-    change(told, QUIET={"mail": "22:00-06:00 Europe/Berlin"})
-    row, other = failing("mail", queue="mail"), failing("other")
-    passing = failing("passing", queue="mail")
-
-    def later(hours):
-        now[0] += timedelta(hours=hours)
-        alerts.look_now()
-
-    later(0)
-    later(1)
-    assert kinds() == [("failing", str(other.pk))]
-    fail(passing, 0)
-    later(1)
-    later(5)  # 05:30
-    assert kinds() == [("failing", str(other.pk))]
-    later(1)
-    assert kinds() == sorted([("failing", str(row.pk)), ("failing", str(other.pk))])
-    assert not Alert.objects.filter(subject=str(passing.pk)).exists()
-    later(15)  # 21:30
-    fail(row, 0)
-    later(1)
-    later(1)
-    assert Alert.objects.get(subject=str(row.pk)).recovered_at is None
-    later(7)
-    assert Alert.objects.get(subject=str(row.pk)).recovered_at is not None
-
-
-@pytest.mark.parametrize(
-    ("hours", "inside", "outside"),
-    [("22:00-06:00", ["22:00", "05:59"], ["21:59", "06:00"]), ("09:00-17:30", ["09:00", "17:29"], ["08:59", "17:30"])],
-)
-def test_quiet_hours_have_a_first_minute_and_no_last_one(hours, inside, outside):
-    quiet = parse_quiet(hours)
-    for text, covered in [*((each, True) for each in inside), *((each, False) for each in outside)]:
-        hour, minute = map(int, text.split(":"))
-        assert quiet.covers(datetime(2026, 1, 1, hour, minute, tzinfo=UTC), "UTC") is covered
-
-
 def test_a_webhook_that_fails_is_tried_again_with_the_same_id_and_its_address_is_told_nowhere(told, receiver, caplog):
     change(told, MAIL=False)
     failing()
@@ -540,8 +499,6 @@ def test_the_command_tells_where_no_worker_runs_and_leaves_it_to_workers_where_o
         ({"WEBHOOK": "https://h.example/s3cret", "HOSTS": ["h.example"]}, "SECRET.* is missing"),
         ({"SECRET": "s3cret"}, r"not \*+"),
         ({"HOSTS": ["https://h.example"]}, "list of hosts"),
-        ({"QUIET": {"default": "22-6"}}, "by queue"),
-        ({"QUIET": {"default": "22:00-06:00 Mars/Base"}}, "by queue"),
         ({"EVERY": 0}, "from 1"),
     ],
 )
@@ -549,14 +506,6 @@ def test_a_wrong_setting_says_what_to_write_and_no_secret(values, said):
     with pytest.raises(ImproperlyConfigured, match=said) as caught:
         parse(values)
     assert "s3cret" not in str(caught.value)
-
-
-def test_quiet_hours_of_a_queue_that_is_not_there_are_refused(settings):
-    good = settings.DELAYQ
-    settings.DELAYQ = {**good, "ALERTS": {"QUIET": {"nowhere": "22:00-06:00"}}}
-    with pytest.raises(ImproperlyConfigured, match="names the queue 'nowhere'"):
-        conf.get_config()
-    settings.DELAYQ = good
 
 
 def test_checks_say_that_nobody_would_be_told(told):
