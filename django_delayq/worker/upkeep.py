@@ -2,8 +2,8 @@
 
 Note [One lease]
 One worker at a time does what several would only do several times: full sweeps, rebuilds, pruning, sums of minutes,
-looks for alerts. It holds the key `<prefix>:upkeep` for `broker.UPKEEP_MS` and renews it every RENEW_SECONDS,
-before the long chores and after each page of them. The others look when the lease would end, so that a holder that dies
+looks for alerts. It holds the key `<prefix>:upkeep` for `broker.UPKEEP_MS` and renews it every RENEW_SECONDS
+and after each page of the long chores. The others look when the lease would end, so that a holder that dies
 is replaced within these seconds; a holder that has lost the lease stops after the page that it is at.
 A worker that finds a shard flushed waits for no lease: it takes this over and rebuilds (`mirror/rebuild.py`, Note [One
 worker rebuilds]). A worker that takes the lease because it is free rebuilds first what a dead holder has left.
@@ -237,7 +237,7 @@ class Upkeep:
             run_ids = self.broker.run_ids()
             if run_ids != self._examined:
                 self._examined = probe.examine(self.broker, self._said)
-            if self.holds and self._keep():
+            if self.holds:
                 self._long_chores(run_ids)
 
     def _long_chores(self, run_ids: str) -> None:
