@@ -53,7 +53,8 @@ def begin_job(held: "Held", task: AnyTask) -> AnyResult:
 def running_job(held: "Held", task: AnyTask) -> AnyResult:
     """Return the result of a job whose attempt has begun and has no outcome yet."""
     run = held.outcome.run
-    result = new_result(as_called(task, run), run, vars_of(held.outcome.call), from_json(run.attempts), begun=True)
+    former = from_json(run.attempts) if run.attempts else []
+    result = new_result(as_called(task, run), run, vars_of(held.outcome.call), former, begun=True)
     object.__setattr__(result, "status", TaskResultStatus.RUNNING)
     return result
 

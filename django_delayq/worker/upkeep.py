@@ -78,7 +78,7 @@ class Upkeep:
         #: Whether this worker holds the upkeep lease, as far as it knows. See Note [One lease].
         self.holds = False
         self._started = round(time.time())
-        self._beat_ms, self._told = 0, ""  # the server's clock at the last heartbeat, and what was told then
+        self._beat_ms = 0  # the server's clock at the last heartbeat
         self._said: set[str] = set()  # what was warned of
         #: How many rebuilds of a flushed index were brought to their end here.
         self.rebuilds = 0
@@ -224,12 +224,12 @@ class Upkeep:
         if self._check_layout.is_set():
             mirror.check_layout(self.broker)
             self._check_layout.clear()
-            self._due["beat"], self._told = 0.0, ""
+            self._due["beat"] = 0.0
             self._examined = self._examined or None  # servers that do not say who they are may be others
         if self._rebuild.is_set() or time.monotonic() >= self._due["build"]:
             self._rebuild.clear()
             self._build()
-            self._due["beat"], self._told = 0.0, ""  # the list of workers and the note of the last sweep are gone too
+            self._due["beat"] = 0.0  # the list of workers and the note of the last sweep are gone too
             self._wake()
         look = time.monotonic() >= self._due["beat"]
         self._small_chores()
@@ -346,9 +346,7 @@ class Upkeep:
         if now >= self._due["beat"]:
             mirror.check_release()
             self._beat_ms = self.broker.now_ms()
-            details = self._details()
-            self.broker.heartbeat(self._beat_ms, None if details == self._told else details)
-            self._told = details
+            self.broker.heartbeat(self._beat_ms, self._details())  # a flush takes the details away too
             self._due["beat"] = now + min(HEARTBEAT_SECONDS, FULL_SECONDS)
         if now >= self._due["delta"]:
             more = mirror.delta_sweep(self.broker, rows=self.holds) >= mirror.PAGE

@@ -74,7 +74,7 @@ REFUSED = [
     (["flush"], r"'flush' may not be scheduled: DELAYQ\['COMMANDS'\] does not name it.*Add it there"),
     (["tel"], "Did you mean 'tell'"),
     (["nowhere"], "No installed app has a management command 'nowhere'"),
-    (["tell", "--second=1"], "--second"),
+    (["tell", "--secnds=1"], "unrecognized arguments: --secnds=1"),
     (["tell", "--seconds=soon"], "invalid float value: 'soon'"),
     (["tell", "--sec"], "expected one argument"),
     (["tell", None], "a text or a number"),

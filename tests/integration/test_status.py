@@ -208,7 +208,7 @@ def test_it_counts_the_jobs_of_each_queue(built):
     assert (found["default"][0], found["mail"][0]) == ([5, 2, 0, 5, 2], [1, 1, 0, 1, 1])
     assert claim(built, 2).entries
     assert queues()["default"] == ([5, 0, 2, 5, 0], None)
-    assert "Queue      default: 5 entries (5 jobs), 0 due (0 jobs), 2 leased" in text().splitlines()
+    assert "Queue default: 5 entries (5 jobs), 0 due (0 jobs), 2 leased" in text().splitlines()
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -257,13 +257,13 @@ def test_a_queue_without_a_worker_in_which_a_job_has_been_due_for_long_is_one_pr
 
 
 def test_jobs_that_have_failed_are_counted_among_the_newest_failures(built, monkeypatch):
-    assert (ask()[1]["failed_jobs"], "failed jobs" in text()) == (0, False)
+    assert (ask()[1]["database"]["failed_jobs"], "failed jobs 0" in text()) == (0, True)
     for queue, ended in (("default", "failed"), ("mail", "lost"), ("of nobody", "failed")):
         fail(queue, ended)
     fail("default", origin=Origin.MANUAL)
     fail("default", "skipped")
-    assert ask()[1]["failed_jobs"] == 3
+    assert ask()[1]["database"]["failed_jobs"] == 3
     assert "failed jobs 3" in text()
     fail("default", number=5)
     monkeypatch.setattr(database_side, "MOST_READ", 4)
-    assert ask()[1]["failed_jobs"] == 5, "of each status the newest are looked at"
+    assert ask()[1]["database"]["failed_jobs"] == 5, "of each status the newest are looked at"
