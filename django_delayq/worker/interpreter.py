@@ -27,6 +27,7 @@ from .calling import call_cancellable, context_of, take
 from .children import end_as_child
 from .crossing import pack_error, unpack_outcome
 from .held import Held
+from .logs import LogQueue
 from .memory import MEBIBYTE
 
 #: A pipe takes so many bytes at once, whoever else writes into it: POSIX' PIPE_BUF is 512 at least.
@@ -108,7 +109,7 @@ def _make(call: dict[str, Any], channel: socket.socket, heard: int) -> dict[str,
         if held.interrupt is not None:
             held.interrupt()
 
-    with capture.listening(conf.get_config().max_output_bytes):
+    with LogQueue(direct=True), capture.listening(conf.get_config().max_output_bytes):
         EXECUTING.set(held)
         capture.current.set(_Output(heard) if call["heard"] else None)
         if tracing.is_on():
