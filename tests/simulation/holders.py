@@ -80,7 +80,7 @@ class Holders:
     def _may(request, item, was):
         """Say whether the sender holds the member, or nobody has it yet."""
         if request.name not in BY_FENCE:
-            return was["lease"] is None
+            return was["lease"] in (None, "-")  # what was handed back unstarted has no holder
         return was["lease"] is not None and was["lease"] == item[1]
 
     def _check_claim(self, request, before, reply, late):
@@ -91,7 +91,7 @@ class Holders:
         again = self.journaled.get(key, 0) >= identity[1]
         if leased:
             self.world.note_claim(request.owner, place, fence)
-        if told[2] and told[1] != "stale" and not (late or again):
+        if told[2] and not (late or again):
             self._check_turns(int(request.args[0]), leased)
         if leased and self.given.setdefault(place, {}).setdefault(fence, identity) != identity:
             raise Broken("I3 one fence for two claims", place, fence, self.given[place][fence], identity)
