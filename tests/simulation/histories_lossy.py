@@ -8,13 +8,10 @@ def rolled_back_under_a_lease(world):
     """Redis falls back to before a claim; another one claims; the first one settles."""
     due(world, missed="all")
     world.snapshot()
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.rollback()
-    world.claim(1)
-    world.begin(1)
-    world.end(0)
-    world.flush(0)
+    world.start(1)
+    world.finish_one(0)
 
 
 def flushed_and_clock_stepped_back(world):
@@ -53,16 +50,12 @@ def disabled_and_flushed(world):
 def overtaken_after_a_flush(world):
     """Redis forgets a lease; another one executes the point too and fails; then the first one ends."""
     due(world, max_attempts=3)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.flush_redis()
     world.sweep(1, "rebuild")
-    world.claim(1)
-    world.begin(1)
-    world.end(0, ok=False)
-    world.flush(0)
-    world.end(1)
-    world.flush(1)
+    world.start(1)
+    world.finish_one(0, ok=False)
+    world.finish_one(1)
 
 
 def overtaken_after_a_retry(world):
@@ -70,15 +63,11 @@ def overtaken_after_a_retry(world):
     due(world, max_attempts=3)
     world.work(0, ok=False)
     world.advance(10_000)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.advance(LEASE_MS)
-    world.claim(1)
-    world.begin(1)
-    world.end(0)
-    world.flush(0)
-    world.end(1)
-    world.flush(1)
+    world.start(1)
+    world.finish_one(0)
+    world.finish_one(1)
 
 
 def edited_and_flushed(world):
@@ -106,8 +95,7 @@ def deleted_under_a_run(world):
     due(world, max_attempts=3)
     world.work(0, ok=False)
     world.advance(10_000)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.delete("a")
     world.kill(0)
 
@@ -115,14 +103,12 @@ def deleted_under_a_run(world):
 def moved_while_it_runs(world):
     """A schedule moves to another queue while it runs; its next point is due before the run ends."""
     due(world, missed="all")
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.edit("a", queue="mail")
     world.advance(10_000)
     world.claim(1, shard=2)
     world.begin(1)
-    world.end(0)
-    world.flush(0)
+    world.finish_one(0)
 
 
 def moved_and_an_old_edit_arrives(world):
@@ -132,8 +118,7 @@ def moved_and_an_old_edit_arrives(world):
     world.edit("a", queue="mail")
     world.late(1, script="upsert")
     world.advance(10_000)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.begin(0)
 
 
@@ -298,8 +283,7 @@ def restored_and_made_anew(world):
     due(world)
     world.restore()
     world.create("a")
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
 
 
 def restored_under_a_run(world):
@@ -307,8 +291,7 @@ def restored_under_a_run(world):
     world.create("b", every=25)
     world.dump()
     due(world)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.end(0)
     world.snapshot()
     steps = [("recreate", {})]
@@ -318,8 +301,7 @@ def restored_under_a_run(world):
 def commit_without_a_reply(world):
     """The database commits outcomes, and nobody hears of it."""
     due(world)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.end(0)
     world.flush(0, fault=Fault("after_ledger", "database"))
     world.advance(1000)
@@ -329,8 +311,7 @@ def commit_without_a_reply(world):
 def deleted_after_a_commit_without_a_reply(world):
     """The database commits an outcome, nobody hears of it, and the schedule is deleted before it is written again."""
     due(world)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.end(0)
     world.flush(0, fault=Fault("after_ledger", "database"))
     world.delete("a")
@@ -397,8 +378,7 @@ def dies_beside_those_that_wait(world):
             world.claim(2, place)
         world.flush(2)
         world.begin(2)
-        world.end(2)
-        world.flush(2)
+        world.finish_one(2)
 
 
 def another_database(world):
@@ -414,8 +394,7 @@ def another_database(world):
 def commit_without_a_reply_and_edited(world):
     """The reply to a COMMIT is lost, others go on, an edit follows; then the same outcome is recorded once more."""
     due(world, ms=35_000, missed="all")
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.end(0)
     world.flush(0, fault=Fault("after_ledger", "database"))
     world.advance(LEASE_MS)
@@ -456,28 +435,24 @@ def stretch_behind_a_lost_point(world):
     """Redis forgets who has a point; after a pause another one skips it, with what its holder would write."""
     due(world, ms=35_000, missed="all")
     world.edit("a", start_in=3)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.flush_redis()
     world.sweep(1, "rebuild")
     world.edit("a", enabled=False)
     world.work(1)
-    world.end(0)
-    world.flush(0)
+    world.finish_one(0)
 
 
 def order_that_a_restore_took_back(world):
     """The database is restored to before an order, whose primary key the row of a due point gets then."""
     due(world, ms=30_001, queue="mail")
-    world.claim(2)
-    world.begin(2)
+    world.start(2)
     world.dump()
     world.order("a")
     world.restore()
     world.edit("a", start_in=3)
     world.advance(LEASE_MS)
-    world.claim(0)
-    world.begin(0, dies=True)
+    world.start(0, dies=True)
     world.advance(LEASE_MS)
     world.work(1)
 
@@ -488,8 +463,7 @@ def skipped_late_by_an_old_holder(world):
     world.advance(30_000)
     world.claim(0, fault=Fault("after_judge", "pause", steps=[("advance", {"ms": LEASE_MS}), ("take", {"w": 1})]))
     world.flush(0)
-    world.end(1)
-    world.flush(1)
+    world.finish_one(1)
 
 
 def deleted_and_a_commit_without_a_reply(world):
