@@ -166,13 +166,6 @@ def test_failures_are_tried_again_after_their_backoff(runner, tmp_path):
     assert timedelta(minutes=2) < run.finished_at - run.due_at <= timedelta(minutes=3)
 
 
-def test_what_a_task_raises_stands_in_its_run(runner):
-    hourly(task="tests.app.tasks.fail")
-    (run,) = runner.run_due(HOUR)
-    assert (run.status, run.reason) == ("failed", "RuntimeError: no luck")
-    assert "Traceback" in run.error
-
-
 def test_intervals_one_offs_and_fixed_delays(runner):
     hourly(name="every", cron="", kind="every", every=20 * MINUTE, max_runs=2)
     hourly(name="once", cron="", kind="once", at=NINE + 30 * MINUTE)
