@@ -27,10 +27,7 @@ ALIASES = ("default", "default", "brief")
 HOW = ("alone", "alone", "alone", "atomic", "savepoint", "undone", "open")
 #: The scripts that a kind of step sends, and the places of `failpoints` that it passes.
 SEAMS = {
-    "claim": (
-        ["claim", "settle", "renew"],
-        ["before_claim", "after_claim", "after_judge"],
-    ),
+    "claim": (["claim", "settle", "renew"], ["before_claim", "after_claim", "after_judge"]),
     "flush": (
         ["settle", "settle", "settle", "upsert"],
         ["before_ledger", "after_ledger", "after_ledger", "after_settle"],

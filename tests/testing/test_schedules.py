@@ -80,11 +80,6 @@ def test_what_falls_due_without_a_worker_is_missed(runner):
     [
         ({"missed": "all"}, [("10:00:00", "succeeded", ""), ("11:00:00", "succeeded", "")]),
         ({"missed": "skip"}, [("10:00:00", "skipped", "missed")]),
-        ({"grace": timedelta(hours=3)}, [("10:00:00", "succeeded", ""), ("11:00:00", "succeeded", "")]),
-        (
-            {"missed": "all", "catch_up_window": HOUR},
-            [("10:00:00", "skipped", "catch_up_window"), ("11:00:00", "succeeded", "")],
-        ),
         (
             {"missed": "all", "max_catch_up": 1},
             [("10:00:00", "skipped", "max_catch_up"), ("11:00:00", "succeeded", "")],
