@@ -42,8 +42,7 @@ def claimed_late(world):
 def overtaken_before_settling(world):
     """One records, stands still past its lease, another goes on with the next point; then the first one settles."""
     due(world, missed="all")
-    world.start(0)
-    world.end(0)
+    world.execute(0)
     others = [LAPSE, ("work", {"w": 1}), ("claim", {"w": 1}), ("begin", {"w": 1})]
     world.flush(0, fault=Fault("after_ledger", "pause", steps=others))
 
@@ -96,8 +95,7 @@ def slow_reply(world):
 def late_settlement_of_another(world):
     """A settlement is lost on its way and arrives when another one holds the member."""
     due(world, missed="all")
-    world.start(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("send:settle", "lose"))
     world.advance(LEASE_MS)
     world.claim(1)
@@ -142,8 +140,7 @@ def late_release(world):
 def late_retry(world):
     """A retry is lost on its way and arrives when another one executes."""
     due(world, max_attempts=3)
-    world.start(0)
-    world.end(0, ok=False)
+    world.execute(0, ok=False)
     world.flush(0, fault=Fault("send:retry", "lose"))
     world.advance(LEASE_MS)
     world.start(1)
@@ -193,8 +190,7 @@ def two_points_in_one_ms(world):
 def settled_later(world):
     """A worker that goes on settles again what Redis did not take, so that no other takes it over."""
     due(world)
-    world.start(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("send:settle", "lose"))
     for _ in range(4):
         world.advance(2000)
@@ -205,8 +201,7 @@ def settled_later(world):
 def killed_before_settling(world):
     """A worker dies between ledger and Redis; another one finds the point decided."""
     due(world, missed="all")
-    world.start(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("send:settle", "kill"))
     world.advance(LEASE_MS)
     world.work(1)
@@ -222,8 +217,7 @@ def claimed_by_a_fast_clock(world):
 def edited_between_ledger_and_redis(world):
     """A schedule becomes denser after its point was recorded and before it is settled."""
     due(world, every=25, ms=25_000)
-    world.start(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("after_ledger", "pause", steps=[("edit", {"name": "a", "every": 7})]))
 
 
@@ -324,8 +318,7 @@ def edited_twice_while_later_ones_fell_due(world):
 def disabled_before_it_was_settled(world):
     """A worker dies between ledger and Redis; the next point falls due, and the schedule is switched off."""
     due(world)
-    world.start(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("send:settle", "kill"))
     world.advance(10_000)
     world.edit("a", enabled=False)

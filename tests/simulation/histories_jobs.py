@@ -83,8 +83,7 @@ def committed_after_a_flush(world):
     """Redis is flushed and rebuilt while a transaction is open; its process dies after its COMMIT."""
     world.enqueue(how="open")
     world.enqueue()
-    world.flush_redis()
-    world.sweep(0, "rebuild")
+    world.flush_and_rebuild(0)
     world.sweep(0, "delta")
     world.commit(dies=True)
     world.sweep(0, "delta")
@@ -94,8 +93,7 @@ def retrying_and_flushed(world):
     """A job waits for another attempt, and Redis is flushed and rebuilt."""
     world.enqueue(attempts=3)
     world.work(0, ok=False)
-    world.flush_redis()
-    world.sweep(0, "rebuild")
+    world.flush_and_rebuild(0)
     world.sweep(0, "delta")
 
 
@@ -207,8 +205,7 @@ def retried_before_it_was_settled(world):
     """A job has failed, and is retried before the worker gives it back to Redis."""
     world.enqueue()
     world.sweep(1, "delta")
-    world.start(0)
-    world.end(0, ok=False)
+    world.execute(0, ok=False)
     world.flush(0, fault=Fault("after_ledger", "pause", steps=[("retry", {})]))
 
 
@@ -216,8 +213,7 @@ def retried_beside_an_old_execution(world):
     """Redis forgets who executes a job, which is cancelled and retried then; the execution ends."""
     world.enqueue()
     world.start(0)
-    world.flush_redis()
-    world.sweep(1, "rebuild")
+    world.flush_and_rebuild(1)
     world.cancel()
     world.retry()
     world.finish_one(0)
@@ -244,16 +240,14 @@ def kept(world):
 def killed_before_the_callback(world):
     """A worker dies after an outcome is committed, and before anything else."""
     world.enqueue(calls=True)
-    world.start(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("after_ledger", "kill"))
 
 
 def callback_without_a_reply(world):
     """The database commits an outcome and its callback, and nobody hears of it."""
     world.enqueue(calls=True)
-    world.start(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("after_ledger", "database"))
     world.advance(1000)
     world.flush(0)
@@ -262,8 +256,7 @@ def callback_without_a_reply(world):
 def callback_not_put(world):
     """A worker dies after it has settled a job, and before it has put its callback."""
     world.enqueue(calls=True)
-    world.start(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("after_settle", "kill"))
     world.sweep(1, "delta")
 
@@ -313,8 +306,7 @@ def executed_for_another_row(world):
     """The database is restored while a job is executed, and another job gets its key."""
     world.dump()
     world.enqueue()
-    world.start(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("before_ledger", "pause", steps=[("recreate", {"what": "job"})]))
 
 

@@ -18,8 +18,7 @@ def flushed_and_clock_stepped_back(world):
     """Redis is flushed and rebuilt, its clock steps back, and somebody claims at the very ms of an older claim."""
     due(world, missed="all")
     world.claim(0)
-    world.flush_redis()
-    world.sweep(1, "rebuild")
+    world.flush_and_rebuild(1)
     world.advance(4000)
     world.jump(-4001)
     world.claim(1)
@@ -43,16 +42,14 @@ def disabled_and_flushed(world):
     """A schedule is switched off while its point is due, and Redis forgets both."""
     due(world)
     world.edit("a", enabled=False)
-    world.flush_redis()
-    world.sweep(0, "rebuild")
+    world.flush_and_rebuild(0)
 
 
 def overtaken_after_a_flush(world):
     """Redis forgets a lease; another one executes the point too and fails; then the first one ends."""
     due(world, max_attempts=3)
     world.start(0)
-    world.flush_redis()
-    world.sweep(1, "rebuild")
+    world.flush_and_rebuild(1)
     world.start(1)
     world.finish_one(0, ok=False)
     world.finish_one(1)
@@ -74,8 +71,7 @@ def edited_and_flushed(world):
     """Points are due when a schedule is edited, and Redis forgets them."""
     due(world, ms=35_000)
     world.edit("a", start_in=3)
-    world.flush_redis()
-    world.sweep(0, "rebuild")
+    world.flush_and_rebuild(0)
 
 
 def restored_with_a_far_point(world):
@@ -201,8 +197,7 @@ def retrying_edited_and_flushed(world):
     due(world, max_attempts=3)
     world.work(0, ok=False)
     world.edit("a", start_in=3)
-    world.flush_redis()
-    world.sweep(0, "rebuild")
+    world.flush_and_rebuild(0)
 
 
 def flushed_during_a_rebuild(world):
@@ -291,8 +286,7 @@ def restored_under_a_run(world):
     world.create("b", every=25)
     world.dump()
     due(world)
-    world.start(0)
-    world.end(0)
+    world.execute(0)
     world.snapshot()
     steps = [("recreate", {})]
     world.flush(0, fault=Fault("before_ledger", "pause", steps=steps))
@@ -301,8 +295,7 @@ def restored_under_a_run(world):
 def commit_without_a_reply(world):
     """The database commits outcomes, and nobody hears of it."""
     due(world)
-    world.start(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("after_ledger", "database"))
     world.advance(1000)
     world.flush(0)
@@ -311,8 +304,7 @@ def commit_without_a_reply(world):
 def deleted_after_a_commit_without_a_reply(world):
     """The database commits an outcome, nobody hears of it, and the schedule is deleted before it is written again."""
     due(world)
-    world.start(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("after_ledger", "database"))
     world.delete("a")
     world.advance(1000)
@@ -394,8 +386,7 @@ def another_database(world):
 def commit_without_a_reply_and_edited(world):
     """The reply to a COMMIT is lost, others go on, an edit follows; then the same outcome is recorded once more."""
     due(world, ms=35_000, missed="all")
-    world.start(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("after_ledger", "database"))
     world.advance(LEASE_MS)
     world.work(1)
@@ -436,8 +427,7 @@ def stretch_behind_a_lost_point(world):
     due(world, ms=35_000, missed="all")
     world.edit("a", start_in=3)
     world.start(0)
-    world.flush_redis()
-    world.sweep(1, "rebuild")
+    world.flush_and_rebuild(1)
     world.edit("a", enabled=False)
     world.work(1)
     world.finish_one(0)

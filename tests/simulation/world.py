@@ -290,6 +290,16 @@ class World(People, Callers):
         self.claim(w)
         self.begin(w, **how)
 
+    def execute(self, w=0, **how):
+        """Claim everywhere, start a task and end it: three steps."""
+        self.start(w)
+        self.end(w, **how)
+
+    def flush_and_rebuild(self, w=0):
+        """Flush Redis, and have a worker rebuild it: two steps."""
+        self.flush_redis()
+        self.sweep(w, "rebuild")
+
     def finish_one(self, w=0, **how):
         """End a task, then record and settle: two steps."""
         self.end(w, **how)
