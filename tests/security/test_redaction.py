@@ -222,11 +222,8 @@ def leak(user: str, password: str = "default-pw") -> None:  # noqa: S107 - what 
 @pytest.fixture
 def leaking(monkeypatch):
     """The task `leak`, as if an installed app had it."""
-    path = "tests.security.test_redaction.leak"
-    assert leak.module_path == path
-    tasks = {**registry.get_tasks(), path: leak}
-    monkeypatch.setattr(registry, "_tasks", tasks)
-    return path
+    monkeypatch.setattr(registry, "_tasks", {**registry.get_tasks(), leak.module_path: leak})
+    return leak.module_path
 
 
 def order(path, args, kwargs):
