@@ -67,7 +67,7 @@ class Config:
     shards: int | Mapping[str, int] = _setting(1, rules.number(1, MAX_SHARDS, whole=True))
     lease_seconds: float = _setting(30, rules.number(1, 3600))
     max_reclaims: int = _setting(3, rules.number(0, 1000, whole=True))
-    idle_cap_seconds: float = _setting(15, rules.number(0.05, 60))
+    idle_cap_seconds: float = _setting(30, rules.number(0.05, 60))
     drain_seconds: float = _setting(25, rules.number(0, 3600))
     timeout_grace_seconds: float = _setting(10, rules.number(0, 3600))
     running_after_seconds: float = _setting(1, rules.number(0, 3600))
@@ -229,19 +229,13 @@ def _read(item: "Field[Any]", value: Any) -> Any:
 
 
 def _check_queues(config: Config) -> None:
-    """Refuse what is said of queues that there are not."""
-    named = {
-        "['SHARDS']": set(config.shards) if isinstance(config.shards, Mapping) else set(),
-        "['ALERTS']['QUIET']": set(config.alerts.quiet) - {rules.REST} if config.alerts else set(),
-    }
-    problems = [
-        f"DELAYQ{key} names the queue {name!r}, which is not in DELAYQ['QUEUES'] ({', '.join(config.queues)}). Add it "
-        "there or remove it here."
-        for key, names in named.items()
-        for name in sorted(map(str, names - set(config.queues)))
-    ]
-    if problems:
-        raise ImproperlyConfigured(" ".join(problems))
+    """Refuse shards of queues that there are not."""
+    named = set(config.shards) - set(config.queues) if isinstance(config.shards, Mapping) else ()
+    if named:
+        raise ImproperlyConfigured(
+            f"DELAYQ['SHARDS'] names {', '.join(map(repr, sorted(map(str, named))))}, and DELAYQ['QUEUES'] has "
+            f"{', '.join(config.queues)}. Add the queue there or remove it here."
+        )
 
 
 @lru_cache(maxsize=1)

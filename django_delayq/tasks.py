@@ -1,6 +1,6 @@
 """Tasks of this app itself. They are offered where the settings say so; see `registry`."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from . import alerts, commands, conf
 from .compat import task, task_backends
@@ -18,18 +18,18 @@ def _queue() -> str:
 
 
 @task(queue_name=_queue())
-def management_command(name: Command, /, *args: str, **options: Any) -> None:
+def management_command(name: Command, /, *words: str) -> None:
     """Run a management command of those that `DELAYQ["COMMANDS"]` names, in a process of its own.
 
-    Arguments and options are those of `call_command`: `management_command("clearsessions", verbosity=2)`. What it
-    writes is the run's output. It is ended with all that it has started when the run's time is over, when somebody
+    Its arguments and options are words as they are typed: `management_command("clearsessions", "--verbosity=2")`. What
+    it writes is the run's output. It is ended with all that it has started when the run's time is over, when somebody
     stops it, and when the worker ends.
 
     Raises:
         InvalidArguments: It is not allowed, does not exist or cannot be called like this; no process was started.
         CommandFailed: Its exit status is not 0.
     """
-    commands.run(commands.command_words(name, args, options))
+    commands.run(commands.command_words(name, words))
 
 
 @task(queue_name=_queue())

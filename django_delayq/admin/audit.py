@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy
 
-from ..models import Control, Dismissal, Run, Schedule
+from ..models import Control, Run, Schedule
 from ..models.audit_entry import AuditEntry
 from ..models.primary import heirs
 from ..plain import plain
@@ -28,14 +28,13 @@ class Kind(NamedTuple):
 
     model: type[Model]
     name: str
-    page: tuple[str, str] | None
+    page: tuple[str, str]
 
 
 KINDS = {
     "schedule": Kind(Schedule, "schedule", ("history", "schedule")),
     "run": Kind(Run, "run", ("change", "run")),
     "control": Kind(Control, "control", ("history", "control")),
-    "dismissal": Kind(Dismissal, "run", None),
 }
 
 
@@ -103,7 +102,7 @@ class AuditAdmin(ReadOnlyAdmin):
         model: Any = entry.content_type.model_class() if entry.content_type else None
         kind = next(kind for kind in KINDS.values() if issubclass(model, kind.model))
         name: display.Html = plain(entry.object_repr)
-        if kind.page is not None and not entry.is_deletion():
+        if not entry.is_deletion():
             view, about = kind.page
             name = format_html('<a href="{}">{}</a>', self.address(view, entry.object_id, model=about), name)
         return format_html('{}<div class="delayq-note">{}</div>', name, kind.model._meta.verbose_name)

@@ -23,7 +23,7 @@ from django.views.decorators.http import require_http_methods
 from .. import failures
 from ..failures import Failures, RunGroup
 from ..fields import utcnow
-from ..models import Dismissal, Run, Schedule
+from ..models import Run, Schedule
 from ..models.kept import MOST_AT_ONCE
 from . import failure_rows as shown
 from . import paging
@@ -127,29 +127,26 @@ class FailuresPage(RunActions):
             raise PermissionDenied
         asked = Asked.of(request)
         found, groups = asked.groups()
-        dismissed = _dismissed(groups)
-        listed = [group for group in groups if asked.dismissed or group.digest not in dismissed]
+        listed = [group for group in groups if asked.dismissed or not group.is_dismissed]
         page = Paginator(listed, GROUPS_SHOWN).get_page(request.GET.get("page"))
         return self.page(
             request, "run/failures.html", _("Failures"), listed=page, query=asked.query,
-            rows=self._rows(request, asked, found.now, list(page), dismissed),
+            rows=self._rows(request, asked, found.now, list(page)),
             cut=len(found.rows) if found.cut else 0, unknown_whether_new=not found.reaches(found.now - failures.NEW),
-            total=sum(len(group.times) for group in listed), hidden=0 if asked.dismissed else len(dismissed),
+            total=sum(len(group.times) for group in listed), hidden=len(groups) - len(listed),
             new=sum(group.is_new for group in listed), places=self.places(request, "failures"),
             shows_dismissed=asked.dismissed, other=asked._replace(dismissed=not asked.dismissed).query,
             spans=[(asked._replace(span=name).query, each.label, name == asked.span) for name, each in SPANS.items()],
         )  # fmt: skip
 
-    def _rows(
-        self, request: HttpRequest, asked: Asked, now: datetime, groups: list[RunGroup], dismissed: dict[str, Dismissal]
-    ) -> list[dict[str, Any]]:
+    def _rows(self, request: HttpRequest, asked: Asked, now: datetime, groups: list[RunGroup]) -> list[dict[str, Any]]:
         """Return what a template shows of these groups, and what this person may do to them."""
         schedules, span = self._schedules, SPANS[asked.span]
         linked, may_run = schedules.has_view_permission(request), schedules.may(request, "run_now")
         may_dismiss = self._may_dismiss(request)
         rows = shown.run_rows(self, groups, now, span.step, span.number, linked=linked)
         for group, row in zip(groups, rows, strict=True):
-            row["dismissed"] = dismissed.get(group.digest)
+            row["dismissed"] = group.is_dismissed
             listed = ErrorFilter.address_of(asked.span, group.digest)
             row["runs"] = f"{self.address('changelist')}{listed}"
             row["list"] = (
@@ -221,9 +218,8 @@ class FailuresPage(RunActions):
         if request.method == "POST":
             until = _instant(request.POST.get("until", ""))
             if until is not None:
-                row = failures.dismiss(digest, min(until, group.last.at), request.user.get_username())
-                row.title = title_of(group)
-                self.log_change(request, row, _("Dismissed."))
+                failures.dismiss(group, min(until, group.last.at))
+                self._log_about(request, group, _("Dismissed."))
                 self.message_user(request, _("It is dismissed until it fails again."), messages.SUCCESS)
             return back
         return self.page(
@@ -238,16 +234,20 @@ class FailuresPage(RunActions):
         if group is None:
             return back
         if request.method == "POST":
-            row = failures.take_back(digest)
-            if row is not None:
-                row.title = title_of(group)
-                self.log_change(request, row, _("The dismissal was taken back."))
+            if failures.take_back(group):
+                self._log_about(request, group, _("The dismissal was taken back."))
                 self.message_user(request, _("It is shown again."), messages.SUCCESS)
             return back
         return self.page(
             request, "confirm.html", _("Take the dismissal back"), names=[title_of(group)],
             note=_("It is shown to everybody again."), back=back.url,
         )  # fmt: skip
+
+    def _log_about(self, request: HttpRequest, group: RunGroup, message: str) -> None:
+        """Have the audit tell it, of the last run of the group."""
+        run = self.get_queryset(request).filter(pk=group.last.pk).first()
+        if run is not None:
+            self.log_change(request, run, message)
 
     @property
     def _schedules(self) -> ScheduleActions:
@@ -275,16 +275,6 @@ class FailuresPage(RunActions):
         if group is None:
             self.message_user(request, _("There are no such failures any more."), messages.WARNING)
         return group
-
-
-def _dismissed(groups: list[RunGroup]) -> dict[str, Dismissal]:
-    """Return those of these groups that have not failed since they were dismissed."""
-    known = failures.read_dismissals()
-    return {
-        group.digest: known[group.digest]
-        for group in groups
-        if group.digest in known and group.last.at <= known[group.digest].until
-    }
 
 
 def _instant(text: str) -> datetime | None:

@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
 from ..declared.values import FIELDS
+from ..decorators import made
 from ..models import Run, Schedule, explain_wait
 from ..models.kept import SWITCH_FIELDS
 from . import display, glance, paging
@@ -223,8 +224,10 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         redis, notes = glance.ask_redis([schedule]), glance.read_notes()
         health = glance.ask_health(notes, details=details)
         waits = explain_wait(notes.held, (schedule.queue, schedule.task))
+        declaration = getattr(schedule, "declaration", None)
         return {
-            "declaration": getattr(schedule, "declaration", None),
+            "declaration": declaration,
+            "declared_in": next((each.module for each in made() if declaration and each.key == declaration.key), ""),
             "redis": redis,
             "details": details,
             "health": health,

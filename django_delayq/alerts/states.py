@@ -4,8 +4,7 @@ Note [Once each way]
 A state is told when two looks, `EVERY` seconds apart, have seen it, and recovered when two have not: what passes by
 itself within seconds is no message. Who wins the change of the row writes the jobs that deliver it in the same
 transaction. So a kill leaves both or neither; a flush of Redis loses neither, as the jobs are rows too; and two that
-look at the same time tell it once. In the quiet hours of its queue neither change is made: what stands at their end is
-told then, and so is what has recovered; what came and went in between is not told at all.
+look at the same time tell it once.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -49,25 +48,24 @@ def follow(
     """
     config = conf.get_config()
     alerts = config.alerts or AlertSettings()
-    zone, held = conf.project_timezone(), now - timedelta(seconds=alerts.every * HELD)
+    held = now - timedelta(seconds=alerts.every * HELD)
     objects = Alert.objects.using(ledger.database())
     fresh = [_begun(seen[key], now) for key in seen.keys() - rows.keys()]
     if fresh:
         objects.bulk_create(fresh, ignore_conflicts=True)  # somebody else may have looked too
     for key, row in rows.items():
         own = objects.open().filter(pk=row.pk)
-        quiet = alerts.is_quiet(row.queue, now, zone)
         if key in seen:
             if row.gone_at is not None:
                 own.update(gone_at=None)
-            elif row.told_at is None and row.since <= held and not quiet:
+            elif row.told_at is None and row.since <= held:
                 _tell(row, Alert.OPENED, {"told_at": now, "text": seen[key].text}, alerts)
         elif is_known(row.kind, row.queue):
             if row.told_at is None:
                 own.filter(told_at=None).delete()
             elif row.gone_at is None:
                 own.filter(gone_at=None).update(gone_at=now)
-            elif row.gone_at <= held and not quiet:
+            elif row.gone_at <= held:
                 _tell(row, Alert.RECOVERED, {"recovered_at": now, "is_open": None}, alerts)
 
 

@@ -184,13 +184,6 @@ class Stats:
     epoch: str | None
     points: int = 0
     generations: int = 0
-    #: Members with a score that no member can have.
-    astray: int = 0
-    #: Of those, jobs and backfilled points: members, and due ones.
+    #: Of the members, jobs and backfilled points: all, and due ones.
     jobs: int = 0
     jobs_due: int = 0
-
-    @property
-    def damaged(self) -> bool:
-        """True where members lost their scores, or have impossible ones. Scripts alone never leave that behind."""
-        return self.members < self.points or self.astray > 0

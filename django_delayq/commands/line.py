@@ -1,4 +1,4 @@
-"""What a management command is called with: a call of Python made to words of a command line, and checked.
+"""What a management command is called with: words of a command line, checked.
 
 Note [The command's own parser]
 Words are checked by the parser that the command makes, before they are stored and before a process is started; so what
@@ -9,7 +9,7 @@ arguments (`fromfile_prefix_chars`) is refused: it would be read here, and again
 """
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,8 +24,8 @@ from ..spelling import did_you_mean
 _CHOOSE_CODE = ("--settings", "--pythonpath")
 
 
-def command_words(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> list[str]:
-    """Return the words of `manage.py` that call a command as `call_command` would: its name, arguments and options.
+def command_words(name: str, args: Sequence[Any]) -> list[str]:
+    """Return the words behind `manage.py` that call a command: its name, then its arguments and options.
 
     Raises:
         InvalidArguments: It is not allowed, does not exist or cannot be called like this; the message says what to do.
@@ -35,7 +35,7 @@ def command_words(name: str, args: Sequence[Any], options: Mapping[str, Any]) ->
         parser = command.create_parser("manage.py", name)
     except Exception as error:
         raise _broken(name, error) from error
-    words = [*map(_text, args), *_options(name, parser, options)]
+    words = [*map(_text, args)]
     _check(name, parser, words)
     return [name, *words]
 
@@ -49,10 +49,10 @@ def helps() -> str:
     return "\n".join(said)
 
 
-def find_refusal(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+def find_refusal(args: Sequence[Any]) -> str | None:
     """Return why the task that runs commands would refuse these arguments, which fit its signature; else None."""
     try:
-        command_words(args[0], args[1:], kwargs)
+        command_words(args[0], args[1:])
     except InvalidArguments as error:
         return str(error)
     return None
@@ -86,50 +86,8 @@ def _broken(name: str, error: Exception) -> InvalidArguments:
 
 def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InvalidArguments(f"A positional argument of a command is a text or a number, not {value!r}.")
+        raise InvalidArguments(f"A word of a command is a text or a number, not {value!r}.")
     return str(value)
-
-
-def _options(name: str, parser: CommandParser, options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the words of keyword options, which are named as `call_command` takes them, or as they are typed."""
-    actions = [action for action in parser._actions if action.option_strings]
-    typed = {text.lstrip("-").replace("-", "_"): action for action in actions for text in action.option_strings}
-    named = {action.dest: action for action in actions}
-    for key, value in options.items():
-        action = named.get(key) or typed.get(key.replace("-", "_"))
-        if action is None:
-            known = sorted({*named, *typed} - {"help", "h", "settings", "pythonpath"})
-            hint = did_you_mean(key, known)
-            raise InvalidArguments(f"{name} has no option {key!r}.{hint} It has {', '.join(known)}.")
-        if value is not None:
-            yield from _option(key, action, value, by_dest=key in named)
-
-
-def _option(key: str, action: argparse.Action, value: Any, *, by_dest: bool) -> Iterator[str]:
-    texts = action.option_strings
-    option = next((text for text in texts if text.startswith("--")), texts[0])
-    if action.nargs == 0:
-        yield from _flag(key, action, option, value, by_dest=by_dest)
-        return
-    values = value if isinstance(value, list | tuple) else [value]
-    if any(isinstance(each, bool) or not isinstance(each, str | int | float) for each in values):
-        raise InvalidArguments(f"{key}: a text, a number or a list of these is wanted, not {value!r}.")
-    if action.nargs in ("*", "+", len(values)) and len(values) != 1:
-        yield from (option, *map(str, values))
-        return
-    if len(values) > 1 and not (action.nargs is None and isinstance(action, argparse._AppendAction)):
-        raise InvalidArguments(f"{key}: {len(values)} values are not what {option} takes.")
-    for each in values:
-        yield f"{option}={each}" if option.startswith("--") else f"{option}{each}"
-
-
-def _flag(key: str, action: argparse.Action, option: str, value: Any, *, by_dest: bool) -> Iterator[str]:
-    if not isinstance(value, bool):
-        raise InvalidArguments(f"{key}: true or false is wanted, not {value!r}.")
-    if isinstance(action, argparse.BooleanOptionalAction):
-        yield next(text for text in action.option_strings if text.startswith("--no-") is not value)
-    elif value is (action.const is not False if by_dest else True):
-        yield option
 
 
 def _file_signs(parser: argparse.ArgumentParser) -> str:

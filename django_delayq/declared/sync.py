@@ -1,20 +1,27 @@
 """One sync: compares what the code declares with the database and writes what differs. See Note [Who syncs]."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connections, transaction
+from django.db.models import Q
 
 from .. import ledger, registry
-from ..models import Declaration
+from ..decorators import Declared
+from ..fields import utcnow
+from ..models import Declaration, Schedule
+from ..models.locks import locked
 from .collect import collect
-from .step import NameTaken, Rows, Step, plan, plan_gone
-from .values import declared_schedule, values_of
+from .values import RECURRENCE, SWITCH, Values, declared_schedule, differing, shown, values_for, values_of
 
+#: Why a schedule is disabled that the code no longer declares.
+GONE = "The code no longer declares this schedule."
+#: Who is said to have replaced a definition.
+BY = "delayq_sync"
 #: Each attempt but the last one ends because somebody else has written the same schedule.
 MOST_ATTEMPTS = 5
 logger = logging.getLogger("django_delayq.declared")
@@ -22,25 +29,83 @@ logger = logging.getLogger("django_delayq.declared")
 
 @dataclass(slots=True)
 class Report:
-    """`checked` counts what the code declares, `changed` the schedules that were changed, or would be in a dry run:
-    `lines` tell how. `notes` tell what is not created, `problems` what could not be written, each of
-    them about one schedule: the others are written.
+    """`checked` counts what the code declares, `changed` the schedules that were changed, or would be in a dry run.
+
+    `lines` tell what was changed, and what is not created; `problems` what could not be written, each of them about one
+    schedule: the others are written.
     """
 
     checked: int = 0
     changed: int = 0
     lines: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.checked or self.lines)
 
-    def add(self, step: Step) -> None:
-        """Count and tell a step that was done."""
-        self.changed += bool(step.lines)
-        self.lines += step.lines
-        self.notes += step.notes
+
+class NameTaken(Exception):
+    """The name that the code gives is another schedule's. The message says whose, and what to do."""
+
+
+class Rows(NamedTuple):
+    """Schedules with what the code declares of them, by key and by name."""
+
+    by_key: dict[str, tuple[Schedule, Declaration]]
+    by_name: dict[str, tuple[Schedule, Declaration | None]]
+
+    @classmethod
+    def read(cls, using: str, names: Collection[str], keys: Collection[str] | None = None) -> Self:
+        """Return the schedules of these names and all that are declared; where `keys` are given, those, and locked."""
+        declarations, schedules = Declaration._base_manager.using(using), Schedule._base_manager.using(using)
+        declared = declarations.all()
+        if keys is not None:
+            declared, schedules = declared.filter(key__in=keys), locked(schedules)
+        rows = list(schedules.filter(Q(pk__in=[each.pk for each in declared]) | Q(name__in=names)))
+        of = {each.pk: each for each in declarations.filter(schedule__in=rows)}
+        by_key = {of[row.pk].key: (row, of[row.pk]) for row in rows if row.pk in of}
+        return cls(by_key, {row.name: (row, of.get(row.pk)) for row in rows})
+
+
+@dataclass(slots=True)
+class Step:
+    """What one sync does to one schedule, told in lines; without lines, nothing. Without a schedule none is created.
+
+    `changes` are fields to set on the schedule, `declaration` is the one there is.
+    """
+
+    key: str
+    lines: list[str] = field(default_factory=list)
+    schedule: Schedule | None = None
+    declaration: Declaration | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+    gone: bool = False
+
+    def write(self, using: str | None) -> None:
+        """Save through the model, so that the mirror follows and a recurrence that stays the same is not begun anew.
+
+        Without a database this only sees whether it could be saved.
+
+        Raises:
+            ValidationError: Nobody could save it by hand either.
+            IntegrityError: Another sync or a person was faster.
+        """
+        schedule = self.schedule
+        if schedule is None or not self.lines:
+            return
+        for name, value in self.changes.items():
+            setattr(schedule, name, value)
+        if self.changes.keys() - SWITCH.fields:
+            schedule.full_clean(validate_unique=False)
+        if using is None:
+            return
+        if self.changes:
+            schedule.changed_by = BY
+            schedule.save(using=using, update_fields=None if schedule._state.adding else list(self.changes))
+        declaration = self.declaration or Declaration()
+        declaration.schedule, declaration.key = schedule, self.key
+        declaration.gone_at = utcnow() if self.gone else None
+        declaration.save(using=using)
 
 
 def sync(*, dry_run: bool = False) -> Report:
@@ -57,34 +122,102 @@ def sync(*, dry_run: bool = False) -> Report:
     report.problems += [
         f"{each.values['name']}: its key or name is declared twice, once in {each.module}" for each in found.twice
     ]
-    rows = Rows.read_all(using, [each.values["name"] for each in found.declared])
-    kept: set[int | None] = set()
+    rows = Rows.read(using, [each.values["name"] for each in found.declared])
+    kept: set[int] = set()
 
-    def do(key: str, names: list[str], plan_from: Callable[[Rows], Step]) -> None:
-        step = plan_from(rows)
+    def do(key: str, names: list[str], plan: Callable[[Rows], Step]) -> None:
+        step = plan(rows)
         if dry_run:
-            step.apply()
-        elif step.declaration is not None:
-            step = _write(using, key, names, plan_from)
-        report.add(step)
-        kept.add(step.schedule.pk if step.schedule is not None else None)
+            step.write(None)
+        elif step.schedule is not None and step.lines:
+            step = _write(using, key, names, plan)
+        report.lines += step.lines
+        if step.schedule is not None:
+            report.changed += bool(step.lines)
+            kept.add(step.schedule.pk)
 
     for declared in found.declared:
         name = declared.values["name"]
         try:
             values = values_of(declared_schedule(declared))
-            do(declared.key, [name], partial(plan, declared, values, found.keys))
+            do(declared.key, [name], partial(_plan, declared, values, found.keys))
         except NameTaken as error:
             report.problems.append(str(error))
         except ValidationError as error:
             report.problems.append(f"{name}: {said(error)}")
-    for key, declaration in sorted(rows.declarations.items()):
-        if key in found.keys or declaration.pk in kept:
-            continue
+    for key, (schedule, _) in sorted(rows.by_key.items()):
         # What an app declares that is left out here may run in another process, which has its packages.
-        if registry.find_broken(rows.schedules[declaration.pk].task) is None:
-            do(key, [], partial(plan_gone, key))
+        if key not in found.keys and schedule.pk not in kept and registry.find_broken(schedule.task) is None:
+            do(key, [], partial(_plan_gone, key))
     return report
+
+
+def _write(using: str, key: str, names: list[str], plan: Callable[[Rows], Step]) -> Step:
+    """Plan again with locked rows, and write. Who comes second finds what the first has written, and has less to do."""
+    left = MOST_ATTEMPTS
+    while True:
+        left -= 1
+        try:
+            with transaction.atomic(using=using):
+                step = plan(Rows.read(using, names, [key, *registry.former_names(key)]))
+                step.write(using)
+                return step
+        except IntegrityError:
+            if not left:
+                raise
+
+
+def _plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows) -> Step:
+    """Return what is to be done so that the database has what the code declares. `keys` are all that the code has.
+
+    Raises:
+        NameTaken: Another schedule has the name.
+    """
+    # The key is by default the path of the task, which may have had another one.
+    known = [declared.key, *(key for key in registry.former_names(declared.key) if key not in keys)]
+    found = next((rows.by_key[key] for key in known if key in rows.by_key), None)
+    name, when, lines = wanted["name"], shown(RECURRENCE, wanted), []
+    named = rows.by_name.get(name)
+    standing = found or named
+    if standing is None:
+        if wanted["at"] is not None and wanted["at"] <= utcnow():
+            return Step(declared.key, [f"{name}: not created, {when} has passed"])
+        return Step(declared.key, [f"{name}: created, {when}, {declared.task}"], Schedule(), changes=dict(wanted))
+    schedule, declaration = standing
+    if found is None:
+        same_task = registry.current_name(schedule.task) == declared.task
+        taken = not same_task or (declaration is not None and declaration.key in keys)
+        was = "it was made by hand" if declaration is None else f"its key was {declaration.key!r}"
+        lines.append(f"{name}: taken over by the code, {was}")
+    else:
+        taken = named is not None and named[0].pk != schedule.pk
+        if found[1].gone_at is not None:
+            lines.append(f"{schedule.name}: declared again")
+    if named is not None and taken:
+        raise NameTaken(
+            f"The name {name!r}, which {declared.module} gives to a schedule of {declared.task}, is that of another "
+            f"one, of {named[0].task}. Rename one of them: in the code by name='…', in the admin by hand."
+        )
+    current = values_of(schedule)
+    differs = [unit for unit in differing(current, wanted) if unit is not SWITCH]
+    lines += [f"{schedule.name}: {unit.name} from {shown(unit, current)} to {shown(unit, wanted)}" for unit in differs]
+    changes = values_for(differs, wanted)
+    if not schedule.enabled and schedule.pause_reason == GONE:
+        changes |= {"enabled": True, "pause_reason": ""}
+    return Step(declared.key, lines, schedule, declaration, changes)
+
+
+def _plan_gone(key: str, rows: Rows) -> Step:
+    """Return how to disable a schedule that the code no longer declares, if that is not done already.
+
+    Should it come back, it is on again unless a person has touched the switch.
+    """
+    schedule, declaration = rows.by_key.get(key, (None, None))
+    if schedule is None or declaration is None or declaration.gone_at is not None:
+        return Step(key)
+    changes: dict[str, Any] = {"enabled": False, "pause_reason": GONE} if schedule.enabled else {}
+    did = "disabled, the code no longer declares it" if changes else "the code no longer declares it; it is off already"
+    return Step(key, [f"{schedule.name}: {did}"], schedule, declaration, changes, gone=True)
 
 
 def sync_after_migrate(using: str, say: Callable[[str], Any]) -> None:
@@ -111,18 +244,3 @@ def said(error: ValidationError) -> str:
     if not hasattr(error, "error_dict"):
         return " ".join(error.messages)
     return " ".join(f"{name}: {' '.join(messages)}" for name, messages in error.message_dict.items())
-
-
-def _write(using: str, key: str, names: list[str], plan_from: Callable[[Rows], Step]) -> Step:
-    """Plan again with locked rows, and write. Who comes second finds what the first has written, and has less to do."""
-    left = MOST_ATTEMPTS
-    while True:
-        left -= 1
-        try:
-            with transaction.atomic(using=using):
-                step = plan_from(Rows.lock(using, key, names))
-                step.write(using)
-                return step
-        except IntegrityError:
-            if not left:
-                raise

@@ -1,6 +1,6 @@
 """The values of a schedule that code can declare: complete, as JSON and back, compared, in words. Reads no database."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from ..models.values import Values, fields_of, to_json, values_of
 from ..redaction import redact_arguments
 
 __all__ = [
-    "FIELDS", "RECURRENCE", "SWITCH", "UNITS", "Unit", "Values", "declared_schedule", "differing", "from_json", "shown",
+    "FIELDS", "RECURRENCE", "SWITCH", "Unit", "Values", "declared_schedule", "differing", "from_json", "shown",
     "to_json", "values_for", "values_of",
 ]  # fmt: skip
 
@@ -66,24 +66,22 @@ def from_json(stored: Values) -> dict[str, Any]:
     return as_stored.from_json(Schedule, stored)
 
 
-def shown(unit: Unit, values: Values, duration: Callable[[timedelta], str] = str) -> str:
+def shown(unit: Unit, values: Values) -> str:
     """Return what these fields say as text for people, secrets hidden."""
     if unit is RECURRENCE:
         if values["kind"] == "cron":
             return f"cron {values['cron']!r}"
-        return ("every " if values["kind"] == "every" else "") + _text(values["every"] or values["at"], duration)
+        return ("every " if values["kind"] == "every" else "") + _text(values["every"] or values["at"])
     if unit is SWITCH:
         reason = values["pause_reason"]
         return "on" if values["enabled"] else f"off ({reason})" if reason else "off"
     if unit.name in ("args", "kwargs"):
         args, kwargs = redact_arguments(values["args"], values["kwargs"], registry.parameters_of(values["task"]))
         return repr(args if unit.name == "args" else kwargs)
-    return _text(values[unit.name], duration)
+    return _text(values[unit.name])
 
 
-def _text(value: Any, duration: Callable[[timedelta], str]) -> str:
-    if isinstance(value, timedelta):
-        return duration(value)
+def _text(value: Any) -> str:
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S %Z}"
-    return "nothing" if value is None else repr(value)
+    return "nothing" if value is None else str(value) if isinstance(value, timedelta) else repr(value)

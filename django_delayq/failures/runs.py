@@ -3,6 +3,10 @@
 Note [The newest ones]
 However many have failed, the `MOST_READ` newest rows are read, by an index and without their errors, and groups are
 made of these: what a group counts is a part of the truth where the rest was not read, and whoever shows it says so.
+
+Note [Dismissed]
+Who dismisses a group has seen it up to its last failure. That moment is noted in its rows, and the group is hidden
+while its last row has it: a later failure, also one of a row that was tried again, shows the group again.
 """
 
 from collections.abc import Sequence
@@ -11,14 +15,15 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from .. import ledger
-from ..models import Status
+from ..models import Run, Status
 from .fingerprint import digest_of, fingerprint
 
 #: So many rows are read.
 MOST_READ = 5_000
 #: What failed so long ago is not told, and what was seen first so short a time ago is new.
 KEPT, NEW = timedelta(days=7), timedelta(days=1)
-_COLUMNS = ("pk", "schedule_id", "schedule_name", "task", "reason", "status", "created_at", "due_at", "finished_at")
+_COLUMNS = ("pk", "schedule_id", "schedule_name", "task", "reason", "status", "created_at", "dismissed_until")
+_TIMES = ("due_at", "finished_at")
 
 
 class Failure(NamedTuple):
@@ -31,6 +36,7 @@ class Failure(NamedTuple):
     reason: str
     status: str
     created_at: datetime
+    dismissed_until: datetime | None
     at: datetime
 
 
@@ -68,13 +74,18 @@ class RunGroup:
         """True where jobs have failed, which have no schedule."""
         return self.last.schedule is None
 
+    @property
+    def is_dismissed(self) -> bool:
+        """True while nothing has failed since somebody dismissed it. See Note [Dismissed]."""
+        return self.last.dismissed_until is not None and self.last.at <= self.last.dismissed_until
+
 
 def read_failures(now: datetime) -> Failures:
     """Read what has failed of late, in two queries. See Note [The newest ones]."""
     found: list[Failure] = []
     for status in (Status.FAILED, Status.LOST):  # each begins where its part of the index does
         rows = ledger.with_status(status).exclude(reason="cancelled", started_at=None)  # while it waited
-        read = rows.order_by("-pk").values_list(*_COLUMNS)[: MOST_READ + 1]
+        read = rows.order_by("-pk").values_list(*_COLUMNS, *_TIMES)[: MOST_READ + 1]
         found += [Failure._make((*row[:-2], row[-1] or row[-2])) for row in read]
     found.sort(key=lambda row: row.pk, reverse=True)
     since, newest = now - KEPT, found[:MOST_READ]
@@ -111,3 +122,18 @@ def group_failures(found: Failures, since: datetime) -> list[RunGroup]:
     for group in groups.values():
         group.is_new = group.first >= yesterday and found.reaches(yesterday)
     return sorted(groups.values(), key=lambda group: not group.is_new)
+
+
+def dismiss(group: RunGroup, until: datetime) -> None:
+    """Hide a group as far as it was seen: whatever of it fails after `until` shows it again."""
+    _mark([pk for pk, at in zip(group.runs, group.times, strict=True) if at <= until], until)
+
+
+def take_back(group: RunGroup) -> bool:
+    """Show a group again; False where its runs are gone."""
+    return _mark(group.runs, None)
+
+
+def _mark(runs: list[int], until: datetime | None) -> bool:
+    rows = Run._base_manager.using(ledger.database()).filter(pk__in=runs)
+    return rows.update(dismissed_until=until) > 0

@@ -243,21 +243,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Dismissal",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("digest", models.CharField(max_length=32)),
-                ("until", django_delayq.fields.UTCDateTimeField()),
-                ("by", models.CharField(blank=True, max_length=200)),
-            ],
-            options={
-                "verbose_name": "dismissed failure",
-                "verbose_name_plural": "dismissed failures",
-                "default_permissions": (),
-                "base_manager_name": "objects",
-            },
-        ),
-        migrations.CreateModel(
             name="Output",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
@@ -352,6 +337,7 @@ class Migration(migrations.Migration):
                 ("options", models.JSONField(editable=False, null=True)),
                 ("unique_key", models.CharField(editable=False, max_length=32, null=True)),
                 ("expires_at", django_delayq.fields.UTCDateTimeField(editable=False, null=True)),
+                ("dismissed_until", django_delayq.fields.UTCDateTimeField(editable=False, null=True)),
             ],
             options={
                 "verbose_name": "run",
@@ -620,10 +606,6 @@ class Migration(migrations.Migration):
                 related_name="definitions",
                 to="django_delayq.schedule",
             ),
-        ),
-        migrations.AddConstraint(
-            model_name="dismissal",
-            constraint=models.UniqueConstraint(fields=("digest",), name="delayq_dismissal_unique"),
         ),
         migrations.AddConstraint(
             model_name="rollup",

@@ -1,9 +1,9 @@
 """The rows people edit (`Schedule`), what they were before (`Definition`), what the workers know of them
 (`ScheduleState`), what the code declares of them (`Declaration`), the ledger of runs and jobs (`Run`), deletions still
 to be mirrored (`Tombstone`), what was counted (`Rollup`), what is held back (`Control`), what is to be stopped
-(`Cancellation`), what is wrong and told (`Alert`), which failures were dismissed (`Dismissal`), who did what in the
-admin (`audit_entry`), what executions have said (`Output`), and what schedules are sorted by (`Tag`). Does no I/O but
-the database's: Redis follows by `receivers` and `mirror`.
+(`Cancellation`), what is wrong and told (`Alert`), who did what in the admin (`audit_entry`), what executions have said
+(`Output`), and what schedules are sorted by (`Tag`). Does no I/O but the database's: Redis follows by `receivers` and
+`mirror`.
 """
 
 from django.apps import apps
@@ -12,7 +12,6 @@ from .alert import Alert
 from .cancellation import Cancellation
 from .control import Control, explain_wait
 from .declaration import Declaration
-from .dismissal import Dismissal
 from .kept import Definition
 from .output import Output
 from .overview import Overview
@@ -29,6 +28,6 @@ if apps.is_installed("django.contrib.admin"):
 
 __all__ = [
     "Alert", "Cancellation", "Condition", "Control", "Declaration", "Definition",
-    "Dismissal", "Origin", "Output", "Overview", "Rollup", "Run", "RunQuerySet",
+    "Origin", "Output", "Overview", "Rollup", "Run", "RunQuerySet",
     "Schedule", "ScheduleQuerySet", "ScheduleState", "Status", "Tag", "Tombstone", "explain_wait", "read_tags",
 ]  # fmt: skip

@@ -232,9 +232,7 @@ def _call(schedule: "Schedule") -> list[Problem]:
         if not schedule.kwargs or not registry.fits(task, schedule.args):
             field = "args"
         registry.check_call(task, schedule.args, schedule.kwargs)
-        if schedule.task == commands.COMMAND_TASK and (
-            refusal := commands.find_refusal(schedule.args, schedule.kwargs)
-        ):
+        if schedule.task == commands.COMMAND_TASK and (refusal := commands.find_refusal(schedule.args)):
             raise InvalidArguments(refusal)
     except (UnknownTask, InvalidArguments) as error:
         return [(field, str(error))]

@@ -2,7 +2,7 @@
 
 Note [Order of locks]
 Whoever writes several rows in one transaction locks them in this order, those of one table by primary key:
-declarations, schedules, then what belongs to schedules (runs, states). Edits, deletions, syncs and recordings then wait
+schedules, then what belongs to them (declarations, runs, states). Edits, deletions, syncs and recordings then wait
 for each other, and never in a circle. Django's deletion alone begins with what belongs to a schedule, so the schedules
 are locked before it begins; and who writes states of schedules that it does not edit locks the schedules. Workers wait
 for nobody's row: see `ledger/locks.py`. A deadlock that PostgreSQL resolves against a worker all the same, as with
@@ -23,14 +23,12 @@ def locked(rows: QuerySet[Row]) -> QuerySet[Row]:
 
 
 def lock_to_delete(schedules: QuerySet[Any]) -> None:
-    """Lock schedules and their declarations, before what belongs to them is deleted. See Note [Order of locks].
+    """Lock schedules, before what belongs to them is deleted. See Note [Order of locks].
 
     Deletes their former definitions and tags, which Django would read one by one.
     """
     related = schedules.model._meta.get_field
     if connections[schedules.db].features.has_select_for_update:
-        declarations = related("declaration").related_model._base_manager.using(schedules.db)
-        for rows in (declarations.filter(schedule__in=schedules), schedules):
-            list(rows.order_by("pk").select_for_update(of=("self",)).values_list("pk"))
+        list(schedules.order_by("pk").select_for_update(of=("self",)).values_list("pk"))
     for name in ("definitions", "tags"):
         related(name).related_model._base_manager.using(schedules.db).filter(schedule__in=schedules).delete()

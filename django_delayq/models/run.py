@@ -1,5 +1,5 @@
 """The ledger: one row per due point, per skipped stretch of due points, per order and per job. Never read by Redis,
-never rewritten once it has its outcome, but by a retry.
+never rewritten once it has its outcome, but by a retry, and where somebody dismisses its failure.
 """
 
 from datetime import datetime, timedelta
@@ -122,6 +122,8 @@ class Run(PrimaryModel):
     unique_key = models.CharField(max_length=32, null=True, editable=False)  # noqa: DJ001 - empty ones would collide
     #: From then on there is no such result; a worker deletes the row.
     expires_at = UTCDateTimeField(null=True, editable=False)
+    #: Somebody has seen its failures up to then: see `failures/runs.py`, Note [Dismissed].
+    dismissed_until = UTCDateTimeField(null=True, editable=False)
 
     objects = RunQuerySet.as_manager()
 

@@ -3,10 +3,9 @@
 Changes nothing. Works where Redis or the database is down: it then says so, and tells what the other one knows.
 """
 
-from .as_json import as_dict
 from .judge import exit_status, find_remarks, format_span, judge
 from .looking import look, look_quickly
-from .shown import as_lines
+from .shown import as_dict, as_lines
 from .snapshot import Problem, Snapshot
 
 __all__ = [

@@ -82,25 +82,15 @@ def end_within(seconds: float, exit_status: int) -> None:
 
 
 def end_at_once(exit_status: int) -> NoReturn:
-    """End although tasks run. Python would wait for the thread of an `async def` task, however long that takes, and
-    meanwhile another worker takes its point over.
+    """End although tasks run; what was logged is written as far as END_SECONDS allow.
+
+    Python would wait for the thread of an `async def` task, and meanwhile another worker takes its point over.
     """
     end_children()
-    _flush(END_SECONDS)
+    end_within(END_SECONDS, exit_status)
+    with suppress(Exception):
+        logging.shutdown()
     os._exit(exit_status)
-
-
-def _flush(within_seconds: float) -> None:
-    """Write what is logged and printed, as far as it can be written within so many seconds."""
-
-    def flush() -> None:
-        with suppress(Exception):
-            logging.shutdown()
-        _flush_streams()
-
-    thread = threading.Thread(target=flush, daemon=True)
-    thread.start()
-    thread.join(within_seconds)
 
 
 def _flush_streams() -> None:

@@ -14,57 +14,47 @@ it gets back what stood before. What is sent to it before that waits, or the han
 """
 
 import os
-import select
 import signal
-import socket
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Self
 
 from ..worker.loop import Worker
 from .process import SIGNALS
 
 
-class _Handlers:
-    """Handlers of the main thread, and what stood before them."""
+def handle_orders(handler: Callable[[int, FrameType | None], object]) -> "dict[int, signal._HANDLER]":
+    """Handle the orders to stop; return what stood before. See Note [One order to stop]."""
+    # SIG_IGN would be inherited by what tasks start.
+    return {
+        number: signal.signal(number, handler)
+        for number in SIGNALS
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+    }
 
-    def __init__(self) -> None:
+
+class WorkerSignals:
+    """`to_stop` tells whether this process was told to end."""
+
+    def __init__(self, worker: Worker, *, supervised: bool) -> None:
+        self._worker = worker
+        self._supervised = supervised
+        self.to_stop = False
+        self._exit_status: int | None = None  # once all is drained
         self._before: dict[int, signal._HANDLER] = {}
+        self._forking = threading.local()
 
-    def _handle_orders(self, handler: Callable[[int, FrameType | None], object]) -> None:
-        """Handle the orders to stop. See Note [One order to stop]."""
-        for number in SIGNALS:
-            # SIG_IGN would be inherited by what tasks start.
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                self._handle(number, handler)
-
-    def _handle(self, number: int, handler: Callable[[int, FrameType | None], object]) -> None:
-        self._before[number] = signal.signal(number, handler)
+    def obey(self) -> None:
+        """Install the handlers, then let through what came in meanwhile. See Note [Signals in between]."""
+        self._before = handle_orders(self._stop)
+        os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def restore(self) -> None:
         """Put the former handlers back: for children, and for code that called the command and goes on."""
         for number, handler in self._before.items():
             signal.signal(number, handler or signal.SIG_DFL)
         self._before.clear()
-
-
-class WorkerSignals(_Handlers):
-    """`to_stop` tells whether this process was told to end."""
-
-    def __init__(self, worker: Worker, *, supervised: bool) -> None:
-        super().__init__()
-        self._worker = worker
-        self._supervised = supervised
-        self.to_stop = False
-        self._exit_status: int | None = None  # once all is drained
-        self._forking = threading.local()
-
-    def obey(self) -> None:
-        """Install the handlers, then let through what came in meanwhile. See Note [Signals in between]."""
-        self._handle_orders(self._stop)
-        os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def drain(self) -> None:
         """Give the order to drain, as often as it comes. Safe in a signal handler and in any thread."""
@@ -97,30 +87,3 @@ class WorkerSignals(_Handlers):
     def _in_child(self) -> None:
         self.restore()
         self._after_fork()
-
-
-class SupervisorSignals(_Handlers):
-    """A context. `stops` counts the orders to stop."""
-
-    def __enter__(self) -> Self:
-        self.stops = 0
-        self._reading, self._writing = socket.socketpair()
-        self._writing.setblocking(False)
-        self._wakeup_before = signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
-        self._handle_orders(self._stop)
-        self._handle(signal.SIGCHLD, lambda *_: None)  # only to be woken
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.restore()
-        signal.set_wakeup_fd(self._wakeup_before)
-        self._reading.close()
-        self._writing.close()
-
-    def wait(self, seconds: float) -> None:
-        """Wait for a signal, one of a child's end included, for so long."""
-        if select.select([self._reading], [], [], seconds)[0]:
-            self._reading.recv(4096)
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        self.stops = max(self.stops, 1) if number == signal.SIGHUP else self.stops + 1

@@ -1,140 +1,153 @@
 """The parent of several workers: starts each again that ends, and has all drain when it is told to stop.
 
 It runs no task, talks to no Redis and no database and holds no lease. So whatever happens to one of its children
-happens to no other; and when it is killed itself, the children notice (`channel.py`) and drain.
+happens to no other; and when it is killed itself, the children notice (`parent.py`) and drain.
+
+Note [Started again]
+Who ends is started again, however it ended, after a pause that doubles from 0.1 s to 5 s while it lived for less than
+YOUNG_SECONDS. Not so in `burst` mode, nor where it says that its release is outdated. And where the pause of one that
+ended with an error reaches those 5 s before any of them has lived that long or ended well, no start will help: the
+supervisor says so and ends with an error, as a worker without one does at its first error. What the parent itself can
+see to be wrong ends it before it starts anything.
 """
 
 import logging
 import os
+import signal
+import subprocess
 import time
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
 from .. import conf
 from ..worker.options import OK, OUTDATED, RECYCLE, UNFINISHED
-from ..worker.trouble import Backoff
-from .child import Child
-from .process import MARGIN_SECONDS, command_line
-from .signals import SupervisorSignals
+from ..worker.trouble import MOST_SECONDS, Backoff
+from .parent import VARIABLE
+from .process import MARGIN_SECONDS, command_line, held_back
+from .signals import handle_orders
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Who lived for less died young: its successor waits longer each time, from 0.1 s to 5 s.
+#: Who lived for less died young. See Note [Started again].
 YOUNG_SECONDS = 60.0
-#: How long an interpreter may need until its worker is heard first.
-START_SECONDS = 120.0
-#: Silence that is no sign of anything, however short the leases are.
-BUSY_SECONDS = 10.0
-#: Between two looks; signals and deaths are seen at once.
-LOOK_SECONDS = 1.0
+#: Between two looks at the children.
+LOOK_SECONDS = 0.1
+
+
+class Child(NamedTuple):
+    """A worker process, started at a monotonic second."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    started_at: float
+
+    def __str__(self) -> str:
+        return f"Process {self.number}, pid {self.process.pid},"
 
 
 class Supervisor:
-    """Keeps `processes` workers, each a fresh interpreter; with `burst`, until each has found nothing due.
-
-    Who ends is started again, whatever its exit status, unless it says that its release is outdated.
-
-    Note [Silence]
-    A task in C code that never lets go of the interpreter hangs its whole process, with the thread that renews the
-    leases and the one that is heard. After two leases of silence all leases of that process have run out, and other
-    workers have what it had. Killing it then costs nothing that is not lost already, and frees its place.
-    """
+    """Keeps `processes` workers, each a fresh interpreter; with `burst`, until each has found nothing due."""
 
     def __init__(self, processes: int, *, burst: bool) -> None:
-        config = conf.get_config()
         self._command = command_line()
         self._burst = burst
-        self._drain_seconds = config.drain_seconds
-        self._silence_seconds = max(2 * config.lease_seconds, BUSY_SECONDS)
+        self._drain_seconds = conf.get_config().drain_seconds
         self._children: dict[int, Child] = {}
         #: When to start whom; without those who are not to be started again.
         self._backoffs = {number: Backoff() for number in range(1, processes + 1)}
+        self._worked = False  # one of them lived for long, or ended well
         self._exit_status: int = OK
+        self._stops = 0
+        self._kill_at = 0.0
 
     def run(self) -> int:
-        """Supervise until told to stop, or until nothing is due in burst mode. In the main thread only.
+        """Supervise until told to stop, or until nothing is due in burst mode. In the main thread, as its last act.
 
         Returns the exit status: OK if all drained.
         """
         logger.info("Supervisor of %d processes, pid %d.", len(self._backoffs), os.getpid())
-        with SupervisorSignals() as signals:
-            while self._children or self._backoffs:
-                self._start_missing()
-                self._wait(signals)
-                self._reap()
-                self._obey(signals.stops)
-                self._kill_overdue()
+        handle_orders(self._stop)
+        while self._children or self._backoffs:
+            self._start_missing()
+            time.sleep(LOOK_SECONDS)
+            self._reap()
+            self._obey()
         logger.info("All processes have ended.")
         return self._exit_status
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stops = max(self._stops, 1) if number == signal.SIGHUP else self._stops + 1
 
     def _start_missing(self) -> None:
         now = time.monotonic()
         for number, backoff in self._backoffs.items():
             if number in self._children or backoff.until > now:
                 continue
+            environment = {**os.environ, VARIABLE: f"{os.getpid()} {number}"}
             try:
-                child = self._children[number] = Child(number, self._command, START_SECONDS)
+                with held_back():
+                    process = subprocess.Popen(self._command, env=environment)  # noqa: S603
             except OSError as error:
                 backoff.failed(now)
                 wait = backoff.until - now
                 logger.error("Process %d cannot be started: %s; trying again in %.1f s.", number, error, wait)
-            else:
-                logger.info("Process %d started, pid %d.", number, child.pid, extra=_event("process_started", child))
-
-    def _wait(self, signals: SupervisorSignals) -> None:
-        """Sleep until something happens, and hear the children."""
-        now = time.monotonic()
-        starts = [backoff.until - now for number, backoff in self._backoffs.items() if number not in self._children]
-        signals.wait(max(0.0, min([LOOK_SECONDS, *starts])))
-        stood_still = time.monotonic() - now - BUSY_SECONDS / 2  # and heard nobody
-        for child in self._children.values():
-            child.deadline += max(0.0, stood_still)
-            child.listen(self._silence_seconds)
+                continue
+            child = self._children[number] = Child(number, process, now)
+            logger.info("Process %d started, pid %d.", number, process.pid, extra=_event("process_started", child))
 
     def _reap(self) -> None:
-        """Draw the conclusions from whoever has ended."""
-        for child in [child for child in self._children.values() if child.status is not None]:
+        """Draw the conclusions from whoever has ended. See Note [Started again]."""
+        now = time.monotonic()
+        for child in [*self._children.values()]:
+            status = child.process.poll()
+            if status is None:
+                continue
             del self._children[child.number]
-            child.close()
-            if child.status == OUTDATED or (self._burst and child.status != RECYCLE):
+            well, lived = status in (OK, RECYCLE), now - child.started_at
+            self._worked = self._worked or well or lived >= YOUNG_SECONDS
+            if status == OUTDATED or (self._burst and status != RECYCLE):
                 self._backoffs.pop(child.number, None)
             after = ""
             if backoff := self._backoffs.get(child.number):
-                now = time.monotonic()
-                if child.lived_seconds >= YOUNG_SECONDS:
+                if lived >= YOUNG_SECONDS:
                     backoff.worked()
                 backoff.failed(now)
-                after = f" after {child.lived_seconds:.1f} s; another one starts in {backoff.until - now:.1f} s"
-            elif child.status not in (OK, RECYCLE):
-                self._exit_status = max(self._exit_status, OUTDATED if child.status == OUTDATED else UNFINISHED)
-            level = logging.INFO if child.status in (OK, RECYCLE) else logging.ERROR
-            text = "%s %s%s."
-            logger.log(level, text, child, child.how_it_ended(), after, extra=_event("process_ended", child))
+                after = f" after {lived:.1f} s; another one starts in {backoff.until - now:.1f} s"
+            elif not well:
+                self._exit_status = max(self._exit_status, OUTDATED if status == OUTDATED else UNFINISHED)
+            level = logging.INFO if well else logging.ERROR
+            extra = _event("process_ended", child, exit_status=status)
+            logger.log(level, "%s %s%s.", child, _how_it_ended(status), after, extra=extra)
+            if backoff and status == UNFINISHED and backoff.until >= now + MOST_SECONDS and not self._worked:
+                logger.error("No process has worked so far: this does not start again. See the errors before.")
+                self._exit_status = UNFINISHED
+                self._stops = max(self._stops, 1)
 
-    def _obey(self, stops: int) -> None:
-        if stops and self._backoffs:
+    def _obey(self) -> None:
+        now = time.monotonic()
+        if self._stops and self._backoffs:
             text = "Stopping %d processes, up to %g s."
             logger.info(text, len(self._children), self._drain_seconds, extra=_event("stopping"))
             self._backoffs.clear()
+            self._kill_at = now + self._drain_seconds + MARGIN_SECONDS
             for child in self._children.values():
-                child.stop(self._drain_seconds + MARGIN_SECONDS)
-        if stops > 1:
+                child.process.terminate()
+        if self._stops == 1 and now >= self._kill_at:
             for child in self._children.values():
-                child.kill()
-
-    def _kill_overdue(self) -> None:
-        for child in self._children.values():
-            if time.monotonic() < child.deadline or child.killed:
-                continue
-            what = "has not drained in time" if child.stopping else "is silent, as if a task kept it from running"
-            logger.error("%s %s: killing it.", child, what)
-            child.kill()
+                logger.error("%s has not drained in time: killing it.", child)
+            self._stops += 1
+        if self._stops > 1:
+            for child in self._children.values():
+                child.process.kill()
 
 
-def _event(name: str, child: Child | None = None) -> dict[str, Any]:
+def _how_it_ended(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit status {status}"
+    return f"was ended by signal {-status} ({signal.strsignal(-status)})"
+
+
+def _event(name: str, child: Child | None = None, **more: int) -> dict[str, Any]:
     """Return the fields of a JSON line."""
-    event: dict[str, Any] = {"event": name}
-    if child is not None:
-        event |= {"process": child.number, "pid": child.pid}
-        if child.status is not None:
-            event |= {"exit_status": child.status}
-    return {"delayq": event}
+    who = {} if child is None else {"process": child.number, "pid": child.process.pid}
+    return {"delayq": {"event": name, **who, **more}}

@@ -44,23 +44,20 @@ class Every:
         object.__setattr__(self, "anchor", as_utc(self.anchor, "anchor", field="every"))
 
     def next_after(self, instant: datetime) -> datetime | None:
-        return self._at(self._number(instant) + 1)
+        return self._at(instant, 1)
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
-        newest, floor = self._at(self._number(instant)), as_utc(floor, "floor")
+        newest, floor = self._at(instant, 0), as_utc(floor, "floor")
         return newest if newest is not None and newest > floor else None
 
     def count_between(self, first: datetime, last: datetime) -> int:
         before_first = -((self.anchor - as_utc(first, "first")) // self.every) - 1
-        return max(0, self._number(last) - before_first)
+        return max(0, (as_utc(last, "last") - self.anchor) // self.every - before_first)
 
-    def _number(self, instant: datetime) -> int:
-        """Return the n of the newest lattice point up to the instant."""
-        return (as_utc(instant) - self.anchor) // self.every
-
-    def _at(self, number: int) -> datetime | None:
+    def _at(self, instant: datetime, behind: int) -> datetime | None:
+        """Return the newest lattice point up to the instant, or that so many behind it."""
         try:
-            return self.anchor + number * self.every
+            return self.anchor + ((as_utc(instant) - self.anchor) // self.every + behind) * self.every
         except OverflowError:  # beyond the years 1 to 9999
             return None
 

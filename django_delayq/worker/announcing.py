@@ -53,7 +53,8 @@ def begin_job(held: "Held", task: AnyTask) -> AnyResult:
 def running_job(held: "Held", task: AnyTask) -> AnyResult:
     """Return the result of a job whose attempt has begun and has no outcome yet."""
     run = held.outcome.run
-    result = new_result(as_called(task, run), run, vars_of(held.outcome.call), from_json(run.attempts), begun=True)
+    former = from_json(run.attempts) if run.attempts else []
+    result = new_result(as_called(task, run), run, vars_of(held.outcome.call), former, begun=True)
     object.__setattr__(result, "status", TaskResultStatus.RUNNING)
     return result
 
@@ -128,7 +129,7 @@ def announce(outcome: Outcome, counted: Counts) -> Callable[[], None]:
     if run.status == Status.QUEUED:
         return nothing
     try:
-        _count(run, counted)
+        _count(outcome, counted)
         if outcome.schedule is not None or run.status in (Status.RETRYING, Status.LOST):  # Django logs ends of jobs
             log_run(outcome)
     except BaseException as error:  # the outcome is recorded already
@@ -148,9 +149,10 @@ def nothing() -> None:
     """Call no receiver."""
 
 
-def _count(run: RunRow, counted: Counts) -> None:
+def _count(outcome: Outcome, counted: Counts) -> None:
     """A stretch of unknown length counts as one point."""
-    key = "jobs" if run.is_job else "points", run.queue, run.task
+    run = outcome.run
+    key = "jobs" if outcome.schedule is None else "points", run.queue, run.task
     if run.status in EXECUTED and run.attempt:
         lag, ran = run.lag if run.attempt == 1 else None, run.duration
         counted.add(

@@ -26,6 +26,7 @@ from .children import end_as_child
 from .crossing import decode, encode, pack_error, unpack_context
 from .held import Held
 from .isolated import CANCEL, LOST, TIMEOUT
+from .logs import LogQueue
 from .memory import MEBIBYTE
 
 #: A pipe takes so many bytes at once, whoever else writes into it: POSIX' PIPE_BUF is 512 at least.
@@ -110,7 +111,8 @@ class Interpreter:
             args = [unpack_context(call["context"], task, self._is_lease_lost), *args]
         process = os.getpid()
         value, error = None, None
-        with capture.listening(conf.get_config().max_output_bytes), _limited(call["memory_mb"]):
+        most_bytes = conf.get_config().max_output_bytes
+        with LogQueue(direct=True), capture.listening(most_bytes), _limited(call["memory_mb"]):
             EXECUTING.set(held)
             capture.current.set(self._output if call["heard"] else None)
             _attach(call["trace"])

@@ -2,13 +2,13 @@
 
 Note [Nobody waits for the log]
 A pipe that nobody reads, or a handler that waits for a server, holds up whoever logs, and an exception in a handler
-reaches him. Who claims, renews and records must not depend on that. So in a worker process a thread of its own calls
-the handlers, for all loggers, also handlers that are added later: with each record in its turn, with its level and
-filters, in the context variables of whoever logged. It also writes what tasks print, and what commands and isolated
-tasks have printed: a task must not time out because standard output is a pipe that is full.
-MOST_RECORDS may wait. Then our own records are dropped at once.
-Whoever else logs waits while the log moves on, as he would without a queue; once nothing was written for
-PATIENCE_SECONDS, his are dropped too. How many were dropped is logged when the log has caught up.
+reaches him. Who claims, renews and records must not depend on that. So while a worker runs, a `QueueHandler` stands in
+place of the handlers that each logger had when it started, and one thread, a `QueueListener`, calls these: in the
+order of the records, in the context of whoever logged. The thread also writes what tasks print, and what commands and
+isolated tasks have printed: a task must not time out because standard output is a pipe that is full.
+MOST_WAITING records and printed texts may wait. Then our own records are dropped at once. Whoever else logs waits while
+the log moves on, as he would without a queue; once nothing was written for PATIENCE_SECONDS, his are dropped too. How
+many were dropped is logged when the log has caught up.
 """
 
 import json
@@ -16,18 +16,17 @@ import logging
 import os
 import queue
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from contextvars import Context, copy_context
-from datetime import UTC, date, datetime, timedelta
-from types import NoneType
-from typing import Any, Final, Self, TextIO
+from contextvars import copy_context
+from copy import copy
+from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener
+from typing import Any, Final, Self
 
 from .. import tracing
-from ..capture import Stream
+from ..capture import current
 from ..context import EXECUTING
 from ..plain import iso, plain
 from ..redaction import redact_text
@@ -36,138 +35,122 @@ from ..side_channels import note_handler_failure
 logger = logging.getLogger("django_delayq.worker")
 
 #: A KiB or so each.
-MOST_RECORDS: Final = 10_000
-#: Of what is printed, so many characters may wait.
-MOST_CHARS: Final = 10_000_000
+MOST_WAITING: Final = 10_000
+#: Longer texts are printed in pieces, so that what waits is bounded.
+PIECE_CHARS: Final = 1000
 #: A log that writes nothing for so long does not move on.
 PATIENCE_SECONDS: Final = 1.0
 #: How long the process waits for its log when it ends.
 END_SECONDS: Final = 1.0
-#: What cannot change before it is written.
-CONSTANT: Final = frozenset((str, int, float, bool, bytes, NoneType, date, datetime, timedelta))
 
 
-class LogQueue:
+class LogQueue(QueueListener):
     """A context, once in a process. See Note [Nobody waits for the log].
 
     What the handlers raise is printed to stderr, once for each cause. At the end all is written, or END_SECONDS have
-    passed; then what is left is lost, and nothing more is written. A child that is forked meanwhile logs as any program
-    does.
+    passed; then what is left is lost, and nothing more is written. `direct`: without the queue and its thread, as in a
+    child that is forked meanwhile; whoever logs calls the handlers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, direct: bool = False) -> None:
         # Reentrant: a signal handler or a finalizer may log at any moment.
-        self._waiting: queue.SimpleQueue[tuple[Context | None, Callable[..., object], Any] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._write, name="delayq-log", daemon=True)
-        self._write_one: Callable[[logging.Logger, logging.LogRecord], None] = logging.Logger.callHandlers
-        self._counting = threading.RLock()
-        self._dropped = 0
-        self._chars = 0
-        self._streams: dict[str, _Stream] = {}
-        #: True where this process' thread of the log is not there: it has ended, or was left behind by a fork.
-        self.direct = False
-        self._moved_at = time.monotonic()
+        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        super().__init__(self._waiting)
+        self._direct, self._moved_at = direct, time.monotonic()
+        self._counting, self._dropped = threading.RLock(), 0
+        self._ours: list[tuple[logging.Logger, _Queued]] = []
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        logging.Logger.callHandlers = lambda logger, record: self._put(logger, record)  # type: ignore[method-assign, assignment]
-        self._streams = {name: _Stream(getattr(sys, name), name, self) for name in ("stdout", "stderr")}
-        for name, stream in self._streams.items():
-            setattr(sys, name, stream)
-        os.register_at_fork(after_in_child=self._write_directly)
+        for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+            if isinstance(logger, logging.Logger) and logger.handlers:
+                self._ours.append((logger, _Queued(self, logger.handlers)))
+                logger.handlers = [self._ours[-1][1]]
+        if not self._direct:
+            self.start()
+            os.register_at_fork(after_in_child=self.restore)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._waiting.put(None)
-        self._thread.join(END_SECONDS)
+        if self._thread is not None:
+            self.enqueue_sentinel()
+            self._thread.join(END_SECONDS)
         if not self.stuck:
-            self._write_directly()
+            self.restore()
 
     @property
     def stuck(self) -> bool:
         """After the end: say whether something is left that could not be written."""
-        return self._thread.is_alive()
+        return self._thread is not None and self._thread.is_alive()
 
-    def _write_directly(self) -> None:
-        self.direct = True
-        logging.Logger.callHandlers = self._write_one  # type: ignore[method-assign, assignment]
-        for name, stream in self._streams.items():
-            if getattr(sys, name) is stream:
-                setattr(sys, name, stream.stream)
+    def restore(self) -> None:
+        """Give the loggers their handlers back."""
+        self._direct = True
+        for logger, ours in self._ours:
+            if ours in logger.handlers:
+                logger.handlers = [*ours.handlers, *(each for each in logger.handlers if each is not ours)]
 
-    # -- in the thread of whoever logs or prints
+    def print(self, write: Callable[[str], object], text: str) -> None:
+        """Have a text be written; '' too."""
+        for start in range(0, len(text) or 1, PIECE_CHARS):
+            self.put(write, text[start : start + PIECE_CHARS])
 
-    def _put(self, logger: logging.Logger, record: logging.LogRecord) -> None:
-        if threading.current_thread() is self._thread:  # a handler that logs
-            self._write_one(logger, record)
-        elif self._has_room(waits=not logger.name.startswith("django_delayq")):
-            _freeze(record)
-            self._waiting.put((copy_context(), self._write_one, (logger, record)))
-
-    def print(self, stream: "_Stream", text: str) -> None:
-        """Have a text be written to a stream; flush it where there is none."""
-        if self.direct or threading.current_thread() is self._thread:
-            stream.print(text)
-        elif self._has_room():
-            with self._counting:
-                self._chars += len(text)
-            self._waiting.put((None, stream.print, (text,)))
-
-    def _has_room(self, *, waits: bool = True) -> bool:
-        """Wait for room, if need be; say whether there is some, and count what has to be dropped."""
-        while self._waiting.qsize() >= MOST_RECORDS or self._chars >= MOST_CHARS:
+    def put(self, call: Callable[[Any], object], arg: object, *, waits: bool = True) -> None:
+        """Have the thread of the log call this, or drop it where there is no room. Waits for room, if it is to."""
+        if self._direct or threading.current_thread() is self._thread:  # or: a handler that logs
+            self.handle((call, arg))
+            return
+        while self._waiting.qsize() >= MOST_WAITING:
             if not waits or time.monotonic() - self._moved_at > PATIENCE_SECONDS:
                 with self._counting:
                     self._dropped += 1
-                return False
+                return
             time.sleep(0.001)  # for a batch of records
-        return True
+        self._waiting.put((call, arg))
 
-    # -- in the thread of the log
-
-    def _write(self) -> None:
-        while (item := self._waiting.get()) is not None:
-            self._moved_at = time.monotonic()
-            context, write, args = item
-            try:
-                if context is not None:
-                    context.run(write, *args)
-                else:
-                    with self._counting:
-                        self._chars -= len(args[0])
-                    write(*args)
-                if self._dropped and self._waiting.empty():
-                    with self._counting:
-                        dropped, self._dropped = self._dropped, 0
-                    text = "%d log records and printed texts were dropped: the log could not be written for a while."
-                    logger.warning(text, dropped)
-            except BaseException as error:
-                note_handler_failure(error)
-            self._moved_at = time.monotonic()
+    def handle(self, item: Any) -> None:
+        """Make a call that was put."""
+        call, arg = item
+        self._moved_at = time.monotonic()
+        try:
+            call(arg)
+            if self._dropped and self._waiting.empty():
+                with self._counting:
+                    dropped, self._dropped = self._dropped, 0
+                text = "%d log records and printed texts were dropped: the log could not be written for a while."
+                logger.warning(text, dropped)
+        except BaseException as error:
+            if self._direct and not isinstance(error, Exception):  # a `TaskTimeout` of whoever logs
+                raise
+            note_handler_failure(error)
+        self._moved_at = time.monotonic()
 
 
-class _Stream(Stream):
-    """Is written by the thread of the log."""
+class _Queued(QueueHandler):
+    """In place of the handlers of a logger. Has no lock, which a `TaskTimeout` could leave locked."""
 
-    def __init__(self, stream: TextIO, name: str, log: LogQueue) -> None:
-        super().__init__(stream, name)
-        self._log = log
+    def __init__(self, log: LogQueue, handlers: list[logging.Handler]) -> None:
+        super().__init__(log.queue)
+        self._log, self.handlers = log, handlers
 
-    def _write(self, text: str) -> None:
-        self._log.print(self, text)
+    handle = QueueHandler.emit  # type: ignore[assignment]
 
-    def flush(self) -> None:
-        """Have it be flushed."""
-        self._log.print(self, "")
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Let it say what it says now, whatever becomes of its arguments."""
+        if record.args:
+            record = copy(record)
+            record.msg, record.args = record.getMessage(), None
+        return record
 
+    def enqueue(self, record: logging.LogRecord) -> None:
+        context = copy_context()
+        context.run(current.set, None)  # what a handler prints is not said by the task
+        waits = not record.name.startswith("django_delayq")
+        self._log.put(lambda each: context.run(self._call, each), record, waits=waits)
 
-def _freeze(record: logging.LogRecord) -> None:
-    """Let a record say what it says now, whatever becomes of its arguments."""
-    args = record.args or ()
-    if type(record.msg) is str and type(args) is tuple and all(type(value) in CONSTANT for value in args):
-        return
-    with suppress(Exception):  # its handlers say what is wrong with it
-        record.msg, record.args = record.getMessage(), None
+    def _call(self, record: logging.LogRecord) -> None:
+        for handler in self.handlers:
+            if record.levelno >= handler.level:
+                handler.handle(record)
 
 
 _BREAK = re.compile(r"\s*[\r\n\t]\s*")

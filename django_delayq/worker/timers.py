@@ -121,7 +121,7 @@ class Timers:
         if now >= self._workers_at:
             self._count_workers()
             self._workers_at = now + self._workers_pause
-            self._workers_pause = min(2 * self._workers_pause, WORKERS_SECONDS)
+            self._workers_pause = min(4 * self._workers_pause, WORKERS_SECONDS)
             self.ask_at = min(self._look_at, self._workers_at)
         if now < self._look_at:
             return None

@@ -2,8 +2,8 @@
 
 Note [One lease]
 One worker at a time does what several would only do several times: full sweeps, rebuilds, pruning, sums of minutes,
-looks for alerts. It holds the key `<prefix>:upkeep` for `broker.UPKEEP_MS` and renews it every RENEW_SECONDS,
-before the long chores and after each page of them. The others look when the lease would end, so that a holder that dies
+looks for alerts. It holds the key `<prefix>:upkeep` for `broker.UPKEEP_MS` and renews it every RENEW_SECONDS
+and after each page of the long chores. The others look when the lease would end, so that a holder that dies
 is replaced within these seconds; a holder that has lost the lease stops after the page that it is at.
 A worker that finds a shard flushed waits for no lease: it takes this over and rebuilds (`mirror/rebuild.py`, Note [One
 worker rebuilds]). A worker that takes the lease because it is free rebuilds first what a dead holder has left.
@@ -47,7 +47,7 @@ FULL_SECONDS = mirror.FULL_SECONDS
 #: is due: the sweep also because Redis was replaced.
 HEARTBEAT_SECONDS = 30.0
 #: So often the holder of the lease renews it, and moves what was counted.
-RENEW_SECONDS, MINUTE_SECONDS = 5.0, 60.0
+RENEW_SECONDS, MINUTE_SECONDS = 7.0, 60.0
 HINT_TIMEOUT_SECONDS = 1.0
 #: So often a worker looks whether what it waits for at its start has come.
 WAIT_SECONDS = 1.0
@@ -72,7 +72,6 @@ class Upkeep:
         self._wake, self._hinted, self.fail, self._describe = wake, hinted, fail, describe
         self._stop, self._nudge = threading.Event(), threading.Event()
         self._rebuild, self._check_layout = threading.Event(), threading.Event()
-        self._damaged = False  # a stranger's write or an eviction has left members without a score
         self._threads: list[threading.Thread] = []
         self._due = dict.fromkeys(("delta", "beat", "lease"), 0.0)  # monotonic seconds
         self._due |= dict.fromkeys(("build", "look", "minutes"), math.inf)  # two of them for the holder of the lease
@@ -142,8 +141,7 @@ class Upkeep:
             self._hold()
             if self.holds:
                 self._count_up()
-                every = 0.0 if self._damaged else FULL_SECONDS
-                mirror.sweep_if_due(self.broker, every_seconds=every, go_on=lambda checked: self._keep())
+                mirror.sweep_if_due(self.broker, go_on=lambda checked: self._keep())
                 self._prune(seconds=BURST_PRUNE_SECONDS)
                 self._look()
                 self._let_go()
@@ -239,19 +237,18 @@ class Upkeep:
             run_ids = self.broker.run_ids()
             if run_ids != self._examined:
                 self._examined = probe.examine(self.broker, self._said)
-            if self.holds and self._keep():
+            if self.holds:
                 self._long_chores(run_ids)
 
     def _long_chores(self, run_ids: str) -> None:
         """Sweep and prune, where it is time."""
         report = mirror.sweep_if_due(
             self.broker,
-            every_seconds=0.0 if self._damaged else FULL_SECONDS,
+            every_seconds=FULL_SECONDS,
             go_on=self._between_pages,
             now_ms=self._beat_ms,
             run_ids=run_ids,
         )
-        self._damaged = self._damaged and not (report and report.done)
         for line in report.lines[:20] if report else ():
             logger.info("Mirror mended: %s", line)
         self._prune()
@@ -319,20 +316,13 @@ class Upkeep:
             return None
 
     def _count_up(self) -> None:
-        """Move what was counted; look for overload, and for entries that lost their scores."""
+        """Move what was counted, and look for overload."""
         self._due["minutes"] = time.monotonic() + MINUTE_SECONDS
         now_ms = self.broker.now_ms()
         self._beside("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
         load = minutes.read_load(self.broker)
         if load.overloaded:
             logger.warning(minutes.OVERLOAD, load.told)
-        shards = self.broker.shards()
-        damaged = [shard for shard, stats in zip(shards, self.broker.stats(shards), strict=True) if stats.damaged]
-        if damaged and not self._damaged:
-            logger.error(
-                "%s: entries have lost their times in Redis. A full sweep begins.", ", ".join(map(str, damaged))
-            )
-            self._damaged, self._due["beat"] = True, 0.0
 
     def _prune(self, seconds: float = pruning.AT_ONCE_SECONDS) -> None:
         def prune() -> pruning.LastPass | None:

@@ -5,14 +5,13 @@ import os
 import re
 import signal
 import site
-import socket
 import sys
 from datetime import timedelta
 
 import pytest
 
 from django_delayq.models import Run, Schedule
-from django_delayq.supervisor.channel import VARIABLE, Channel
+from django_delayq.supervisor.parent import VARIABLE, Parent
 from django_delayq.worker.options import RECYCLE
 from tests.acceptance.processes import (
     alive,
@@ -76,20 +75,18 @@ def test_a_task_that_never_lets_go_of_the_interpreter_loses_its_process_after_tw
         due_now(broker, "hang", "hold_interpreter", path=str(path), seconds=600)
         wait_until(lambda: lines(path))
         hung = int(lines(path)[0][2])
-        parent.send_signal(signal.SIGSTOP)  # it is not to kill it before we have seen what the other does meanwhile
         healthy = every_second()
-        wait_until(lambda: healthy.runs.finished().count() >= 2)
-        assert alive({hung})
-        parent.send_signal(signal.SIGCONT)
         wait_until(lambda: not alive({hung}), 40)
         wait_until(lambda: len(processes_of(parent)) == 2)
+        wait_until(lambda: healthy.runs.finished().count() >= 2)
         assert stop(parent) == 0
-        assert f"pid {hung}, is silent" in output_of(parent)
+        assert f"pid {hung}, ended with exit status 1" in output_of(parent)
+        assert re.search(r"line \d+ in hold_interpreter", output_of(parent)), "where it hung"
     assert Run.objects.get(schedule_name="hang").status == "succeeded"  # by another worker, after the lease
 
 
 def test_who_dies_young_again_and_again_is_restarted_less_and_less_often(fault):
-    fault.write_text("import signal\nif 'DELAYQ_WORKER_LINE' in os.environ: os.kill(os.getpid(), signal.SIGKILL)")
+    fault.write_text("import signal\nif 'DELAYQ_SUPERVISOR' in os.environ: os.kill(os.getpid(), signal.SIGKILL)")
     with worker("--processes", "1", environment=environment(fault)) as parent:
         wait_until(lambda: output_of(parent).count("was ended by signal 9") >= 4)
         waits = re.findall(r"another one starts in ([\d.]+) s", output_of(parent))[:4]
@@ -97,6 +94,16 @@ def test_who_dies_young_again_and_again_is_restarted_less_and_less_often(fault):
         fault.unlink()
         wait_until(lambda: "] Worker " in output_of(parent))
         assert stop(parent) == 0
+
+
+def test_where_no_process_can_work_the_supervisor_says_so_and_ends_with_an_error(fault):
+    fault.write_text("import sys\nif 'DELAYQ_SUPERVISOR' in os.environ: sys.exit(1)")
+    with worker("--processes", "2", environment=environment(fault)) as parent:
+        assert parent.wait(60) == 1
+        assert "No process has worked so far" in output_of(parent)
+        waits = re.findall(r"Process 1,.* another one starts in ([\d.]+) s", output_of(parent))
+        assert waits[:6] == ["0.1", "0.2", "0.4", "0.8", "1.6", "3.2"]
+        assert len(waits) <= 7
 
 
 def hanging(broker, tmp_path):
@@ -177,15 +184,9 @@ def test_an_interpreter_that_is_being_replaced_is_waited_for(broker, tmp_path, m
         assert stop(parent) == 0
 
 
-def test_a_task_that_starts_processes_does_not_pass_the_channel_on():
-    assert Channel.found_in({}) is None
-    for left_over in ("", "garbage", "999 1", "0"):
-        assert Channel.found_in({VARIABLE: left_over}) is None
-    ours, theirs = socket.socketpair()
-    with ours:
-        found = {VARIABLE: f"{theirs.detach()} 2", "OTHER": "x"}
-        channel = Channel.found_in(found)
-        assert channel is not None
-        assert channel.number == 2
-        assert found == {"OTHER": "x"}
-        channel._socket.close()
+def test_a_task_that_starts_processes_does_not_pass_its_supervisor_on():
+    for left_over in ({}, {VARIABLE: ""}, {VARIABLE: "garbage"}, {VARIABLE: "1"}):
+        assert Parent.found_in(left_over) is None
+    found = {VARIABLE: "4711 2", "OTHER": "x"}
+    assert Parent.found_in(found) == (4711, 2)
+    assert found == {"OTHER": "x"}

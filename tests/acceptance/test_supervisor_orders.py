@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from django_delayq.models import Run
-from django_delayq.supervisor.channel import VARIABLE
+from django_delayq.supervisor.parent import VARIABLE
 from django_delayq.supervisor.signals import WorkerSignals
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions

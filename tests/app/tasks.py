@@ -129,12 +129,6 @@ def urgent(token: str = "") -> None:
 
 
 @task
-def unserializable() -> object:
-    """Return something that is not JSON."""
-    return object()
-
-
-@task
 def end_process(path: str, how: str = "exit") -> None:
     """Write a line, then end the process from within: by `os._exit`, or with a segmentation fault."""
     with Path(path).open("a") as file:

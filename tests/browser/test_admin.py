@@ -188,12 +188,3 @@ def test_a_button_copies_a_traceback_and_is_not_there_without_javascript(chromiu
             assert page.evaluate("navigator.clipboard.readText()") == text
         assert page.locator(".field-shown_key .delayq-copy, .field-shown_id .delayq-copy").count() == 1 and not said
     assert 'class="delayq-copy"' not in client_for(superuser=True).get(site["run"]).content.decode()
-
-
-def test_the_form_previews_what_is_typed(chromium, live_server, site):
-    with page_of(chromium, live_server, "wide", "light") as (page, said):
-        page.goto(live_server.url + site["add"])
-        assert "04:37" not in page.inner_text("#content")
-        page.fill("#id_cron", "37 4 * * 1-5")
-        wait_until(lambda: "04:37" in page.inner_text("#content"), 30, "a preview")
-        assert not said

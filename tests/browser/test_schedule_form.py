@@ -117,6 +117,7 @@ def test_cron_is_told_in_words_as_it_is_typed_and_what_is_meant_is_offered(page)
     page.open(ADD)
     page.fill("#id_cron", "*/15 * * * 1-5")
     wait_for(page, "#delayq-upcoming", "very 15 minutes, Monday to Friday")
+    assert ":15:00" in page.inner_text("#delayq-upcoming"), "with its next points"
     page.fill("#id_cron", "every weekday at 9")
     wait_for(page, "#delayq-upcoming", "'every weekday at 9'")
     assert "Did you mean 0 9 * * 1-5: at 09:00, Monday to Friday?" in page.inner_text("#delayq-upcoming")

@@ -67,6 +67,14 @@ def change_url(schedule: Schedule) -> str:
     return f"{LIST}{schedule.pk}/change/"
 
 
+def chosen(response) -> dict[str, list[str]]:
+    """Return what the page that asks would post."""
+    found: dict[str, list[str]] = {"apply": ["1"]}
+    for name, value in response.context["hidden"]:
+        found.setdefault(name, []).append(str(value))
+    return found
+
+
 def texts(response) -> list[str]:
     return [str(message) for message in response.context["messages"]]
 

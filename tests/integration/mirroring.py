@@ -1,4 +1,4 @@
-"""What the tests of the mirror share: making schedules, asking whether Redis agrees, a Redis that says nothing."""
+"""What tests of the mirror and of workers share: schedules, what Redis holds, a server or slots that stand still."""
 
 import json
 import socket
@@ -8,9 +8,12 @@ from contextlib import suppress
 import redis
 from django.db import connections
 
+from django_delayq.exceptions import DelayQError
 from django_delayq.models import Schedule
 from django_delayq.timing import to_ms
-from tests.acceptance.support import PATIENCE_SECONDS
+from django_delayq.worker.loop import Worker
+from django_delayq.worker.options import WorkerOptions
+from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 from tests.support import DAILY_CRON
 
 
@@ -118,3 +121,56 @@ def flush_at(monkeypatch, module, broker, name, call):
 
     monkeypatch.setattr(module, name, flushing)
     return count
+
+
+def idle_worker(**options):
+    """A worker whose slots never start: what it submits waits."""
+    worker = Worker(WorkerOptions(**{"queues": ("default", "mail"), "threads": 1, "burst": True, **options}))
+    worker.upkeep.begin(burst=True, stopping=lambda: False)
+    return worker
+
+
+def look(worker):
+    """Have a round of the upkeep come to its look, 30 s later."""
+    worker.upkeep._due["beat"] = 0.0
+    worker.upkeep.round()
+
+
+def until(worker, condition):
+    """Play a worker's loop by hand until this holds."""
+
+    def met():
+        worker.round(0.01)
+        return condition()
+
+    wait_until(met)
+
+
+class Running:
+    """A worker in a thread of this process, and what it has ended with."""
+
+    def __init__(self, **options):
+        self.worker = Worker(WorkerOptions(**{"queues": ("default",), "threads": 4, **options}))
+        self.status = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        try:
+            self.status = self.worker.run()
+        except DelayQError as error:
+            self.status = error
+        finally:
+            connections.close_all()
+
+    def ended(self):
+        self._thread.join(PATIENCE_SECONDS)
+        assert not self._thread.is_alive()
+        return self.status
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.worker.stop()
+        self.ended()

@@ -1,7 +1,7 @@
-"""Run now, pause, resume and delete in the admin, also of many, and that hostile texts stay texts on every page."""
+"""Run now, pause, resume, delete and backfill in the admin, also of many, and that hostile texts stay texts."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.admin.models import DELETION, LogEntry
@@ -10,16 +10,9 @@ from django.test import Client
 from django.urls import reverse
 
 from django_delayq.admin import actions
-from django_delayq.models import Condition, Definition, Origin, Run, Schedule, ScheduleState, Status
-from tests.integration.admin_pages import (
-    ADD,
-    HOSTILE,
-    LIST,
-    change_url,
-    client_for,
-    make,
-    texts,
-)
+from django_delayq.models import Definition, Origin, Run, Schedule, Status
+from tests.app import tasks
+from tests.integration.admin_pages import ADD, HOSTILE, LIST, RUNS, change_url, chosen, client_for, make, texts
 from tests.integration.mirroring import absent, mirrored
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -34,12 +27,15 @@ def test_run_now_orders_one_run_and_links_to_it(boss):
     assert (run.origin, run.status, run.schedule_id) == (Origin.MANUAL, Status.QUEUED, schedule.pk)
     assert len(texts(response)) == 1
     assert reverse("admin:django_delayq_run_change", args=[run.pk]) in texts(response)[0]
+    assert boss.post(f"{LIST}999/run-now/").status_code == 404
 
 
 def test_pause_asks_for_a_reason_and_resume_takes_it_away(boss):
     schedule = make()
     page = boss.get(f"{LIST}{schedule.pk}/pause/").content.decode()
-    assert "<label" in page and Schedule.objects.get().enabled
+    assert "<label" in page
+    assert boss.post(f"{LIST}{schedule.pk}/pause/", {"reason": "x" * 201}).status_code == 200, "too long"
+    assert Schedule.objects.get().enabled
     response = boss.post(f"{LIST}{schedule.pk}/pause/", {"reason": "incident 7"}, follow=True)
     assert texts(response) == ["“s” is paused."]
     saved = Schedule.objects.get()
@@ -54,104 +50,18 @@ def test_pause_asks_for_a_reason_and_resume_takes_it_away(boss):
     ]
 
 
-def test_a_reason_that_is_too_long_is_refused(boss):
-    schedule = make()
-    response = boss.post(f"{LIST}{schedule.pk}/pause/", {"reason": "x" * 201})
-    assert response.status_code == 200
-    assert Schedule.objects.get().enabled
-
-
-@pytest.mark.parametrize("across", ["0", "1"])
-def test_the_lists_actions_do_the_same_to_many(boss, across):
-    chosen = [make("a").pk, make("b").pk]
-    other = make("other").pk
-    post = {"_selected_action": chosen, "select_across": across, "index": "0"}
-    everything = {*chosen, other} if across == "1" else set(chosen)
-
-    def act(**values: str):
-        return boss.post(LIST, {**post, **values}, follow=True)
-
-    page = act(action="pause")
-    hidden = page.context["hidden"]
-    assert Schedule.objects.filter(enabled=True).count() == 3
-    again: dict[str, list[object]] = {}
-    for name, value in hidden:
-        again.setdefault(name, []).append(value)
-    response = boss.post(LIST, {**again, "apply": "1", "reason": "storm"}, follow=True)
-    assert len(texts(response)) == 1
-    assert {row.pk for row in Schedule.objects.paused()} == everything
-    assert "Resume" in act(action="resume").content.decode() and Schedule.objects.paused().exists()
-    assert len(texts(act(action="resume", apply="1"))) == 1
-    assert not Schedule.objects.paused().exists()
-    assert "Run " in act(action="run_now").content.decode() and not Run.objects.exists()
-    assert len(texts(act(action="run_now", apply="1"))) == 1
-    assert {run.schedule_id for run in Run.objects.all()} == everything
-
-
-def test_writes_are_posts_with_a_csrf_token_and_the_change_permission(boss):
-    schedule = make()
-    viewer = client_for("view_schedule")
-    for action in ("run-now", "resume", "pause"):
-        assert viewer.get(f"{LIST}{schedule.pk}/{action}/").status_code == 403
-    for action in ("run-now", "pause", "resume"):
-        url = f"{LIST}{schedule.pk}/{action}/"
-        assert viewer.post(url, {"reason": ""}).status_code == 403
-        assert Client().post(url).status_code == 302  # to the login
-        assert boss.post(f"{LIST}999/{action}/", {"reason": ""}).status_code == 404
-        strict = Client(enforce_csrf_checks=True)
-        strict.cookies = boss.cookies
-        assert strict.post(url, {"reason": ""}).status_code == 403
-    viewer.post(LIST, {"action": "run_now", "apply": "1", "_selected_action": [schedule.pk]})
-    assert not Run.objects.exists()
-    assert Schedule.objects.get().enabled
-
-
-def test_who_may_only_look_sees_no_buttons(boss):
-    schedule = make()
-    buttons = (f"{schedule.pk}/run-now/", f"{schedule.pk}/pause/")
-    assert all(button in boss.get(change_url(schedule)).content.decode() for button in buttons)
-    viewer = client_for("view_schedule")
-    page = viewer.get(change_url(schedule)).content.decode()
-    assert "At a glance" in page
-    assert not any(button in page for button in buttons)
-    assert 'value="run_now"' not in viewer.get(LIST).content.decode()
-
-
-def test_deleting_in_the_admin_needs_nothing_but_the_permission_and_leaves_redis(boss, broker):
-    schedule = make()
-    Run.objects.create(
-        schedule_id=schedule.pk, schedule_name="s", task="t", queue="default", generation=1, due_at=datetime.now(UTC),
-        status="succeeded",
-    )  # fmt: skip
-    deleter = client_for("view_schedule", "delete_schedule")
-    assert deleter.post(f"{LIST}{schedule.pk}/delete/", {"post": "yes"}).status_code == 302
-    assert not Schedule.objects.exists()
-    assert Run.objects.count() == 1
-    assert broker.views([(f"s{schedule.pk}", "default")])[0].score_ms is None
-
-
-def test_hostile_texts_are_escaped_everywhere(boss, monkeypatch):
-    from tests.app import tasks
-
-    schedule = make(HOSTILE, description=HOSTILE, enabled=False, pause_reason=HOSTILE)
-    ScheduleState.objects.update_or_create(
-        schedule=schedule, defaults={"condition": Condition.PARKED, "condition_reason": HOSTILE, "last_status": "<b>"}
-    )
+def test_the_words_of_a_task_and_the_page_that_asks_about_many_are_escaped(boss, monkeypatch):
     monkeypatch.setattr(tasks.noop.func, "__doc__", HOSTILE)
-    boss.post(f"{LIST}{schedule.pk}/run-now/")
-    Schedule._base_manager.update(enabled=True)
-    urls = [LIST, f"{LIST}?q={HOSTILE}", change_url(schedule), f"{LIST}{schedule.pk}/pause/", ADD]
-    for url in [*urls, f"{LIST}{schedule.pk}/history/", f"{LIST}{schedule.pk}/delete/"]:
-        page = boss.get(url).content.decode()
-        assert HOSTILE not in page
-    page = boss.post(LIST, {"action": "pause", "_selected_action": [schedule.pk]}).content.decode()
-    assert HOSTILE not in page
-    assert "&lt;script&gt;" in page
+    asked = boss.post(LIST, {"action": "pause", "_selected_action": [make(HOSTILE).pk]})
+    for page in (boss.get(ADD).content.decode(), asked.content.decode()):
+        assert HOSTILE not in page and "&lt;script&gt;" in page
 
 
 def test_no_page_needs_inline_script_or_style(boss):
     schedule = make()
-    for url in (LIST, ADD, change_url(schedule), f"{LIST}{schedule.pk}/pause/", "/admin/django_delayq/run/"):
+    coming, time = "/admin/django_delayq/overview/coming/", "start_0=2026-03-10&end_0=2026-03-11"
+    pages = (LIST, ADD, change_url(schedule), f"{LIST}{schedule.pk}/pause/", f"{LIST}{schedule.pk}/backfill/?{time}")
+    for url in (*pages, RUNS, coming, f"{coming}?span=7d"):
         page = boss.get(url).content.decode()
         assert not re.search(r"<script(?![^>]*\bsrc=)[^>]*>\s*\S", page), url
         assert "<style" not in page, url
@@ -180,13 +90,8 @@ def test_running_and_pausing_have_permissions_of_their_own(broker, permission, a
     assert posted.status_code == 302
     row.refresh_from_db()
     assert (Run.objects.exists(), row.enabled) == ("run_now" in allowed, "run_now" in allowed)
-    assert (
-        client_for(permission).get(reverse(f"admin:django_delayq_schedule_{allowed[0]}", args=[row.pk])).status_code
-        == 403
-    )
-
-
-# -- more than a slice
+    address = reverse(f"admin:django_delayq_schedule_{allowed[0]}", args=[row.pk])
+    assert client_for(permission).get(address).status_code == 403
 
 
 @pytest.fixture
@@ -201,6 +106,17 @@ def act_on_all(client, action, **values):
     return client.post(
         LIST, {"action": action, "select_across": "1", "_selected_action": first.pk, **values}, follow=True
     )
+
+
+def test_of_those_that_are_chosen_it_asks_first_and_does_it_to_no_other(boss, five):
+    post = {"_selected_action": [five[0].pk, five[3].pk], "select_across": "0", "index": "0"}
+    asked = boss.post(LIST, {**post, "action": "pause"})
+    assert not Schedule.objects.paused().exists()
+    assert texts(boss.post(LIST, {**chosen(asked), "reason": "storm"}, follow=True)) == ["2 schedules are paused."]
+    assert {*Schedule.objects.paused()} == {five[0], five[3]}
+    for action, told in (("resume", "Resume 2 schedules"), ("run_now", "Run 2 schedules now")):
+        assert told in boss.post(LIST, {**post, "action": action}).content.decode()
+    assert Schedule.objects.paused().exists() and not Run.objects.exists()
 
 
 def test_each_of_all_that_match_has_its_history_its_entry_and_its_place_in_redis(boss, five, broker):
@@ -256,3 +172,117 @@ def test_who_may_not_change_or_delete_does_it_to_none(five):
     act_on_all(client_for("view_schedule", "change_schedule"), "delete_selected", apply="1")
     act_on_all(client_for("view_schedule", "delete_schedule"), "pause", apply="1", reason="")
     assert Schedule.objects.filter(enabled=True).count() == 5
+
+
+DAY = datetime(2026, 3, 10, tzinfo=UTC)
+TIME = {"start_0": "2026-03-10", "start_1": "00:00", "end_0": "2026-03-10", "end_1": "03:00:00"}
+
+
+def url(schedule: Schedule) -> str:
+    return f"{LIST}{schedule.pk}/backfill/"
+
+
+def hourly(**values: object) -> Schedule:
+    return make(cron="0 * * * *", **values)
+
+
+def ran(schedule: Schedule, hour: int, status: str, origin: str = "due") -> None:
+    Run.of(schedule, DAY + timedelta(hours=hour), status=status, origin=origin).save()
+
+
+def test_the_page_asks_for_a_time_then_shows_the_points_and_writes_nothing(boss):
+    schedule = hourly(timezone="Europe/Riga")
+    ran(schedule, 0, "succeeded")
+    ran(schedule, 1, "skipped")
+    ran(schedule, 2, "failed", "backfill")
+    empty = boss.get(url(schedule)).content.decode()
+    assert 'type="date"' in empty and 'method="post"' not in empty.split('id="content"')[1]
+    page = boss.get(url(schedule), TIME).content.decode()
+    assert "2 runs to order" in page and "2 points are left out" in page
+    assert "Tue 2026-03-10 03:00:00 EET" in page and "Tue 2026-03-10 01:00:00" not in page
+    assert "2026-03-10 01:00:00" in page
+    assert "nothing recorded" in page and "backfilled before" in page
+    assert Run.objects.count() == 3
+
+
+def test_a_schedule_in_utc_has_one_column_of_times(boss):
+    for zone, columns in (("UTC", 0), ("Europe/Riga", 1)):
+        page = boss.get(url(hourly(name=zone, timezone=zone)), TIME).content.decode()
+        assert page.count('<th scope="col">UTC</th><th scope="col">UTC</th>') == 0
+        assert page.count(f'<th scope="col">{zone}</th><th scope="col">UTC</th>') == columns
+
+
+def test_what_the_page_shows_is_what_its_form_orders(boss, broker):
+    schedule = hourly()
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = boss.cookies
+    page = strict.get(url(schedule), TIME).content.decode()
+    form = page[page.index('<form method="post">', page.index("delayq-plan")) :]
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    hidden = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form))
+    assert hidden.keys() - TIME.keys() == {"csrfmiddlewaretoken"}
+    response = strict.post(url(schedule), hidden, follow=True)
+    assert response.redirect_chain == [(change_url(schedule), 302)]
+    assert len(texts(response)) == 1
+    assert "4 runs of “s” are ordered" in texts(response)[0]
+    assert f"?schedule__id__exact={schedule.pk}&amp;origin__exact=backfill" in texts(response)[0]
+    runs = Run.objects.order_by("due_at")
+    points = [(Origin.BACKFILL, DAY + timedelta(hours=hour)) for hour in range(4)]
+    assert [(run.origin, run.due_at) for run in runs] == points
+    assert all(view.score_ms is not None for view in broker.views([(f"j{run.pk}", "default") for run in runs]))
+    assert LogEntry.objects.get().get_change_message() == (
+        "Backfill: 4 runs. 2026-03-10 00:00:00 – 2026-03-10 03:00:00 UTC"
+    )
+    again = boss.post(url(schedule), hidden, follow=True)
+    assert texts(again) == ["There is nothing left to run in this time."]
+    assert Run.objects.count() == 4
+
+
+def test_a_time_without_points_offers_no_order(boss):
+    schedule = hourly()
+    page = boss.get(url(schedule), {**TIME, "end_1": "00:00"}).content.decode()
+    assert 'value="Order 1 run"' in page
+    page = boss.get(url(schedule), {**TIME, "start_1": "00:01", "end_1": "00:59"}).content.decode()
+    assert "0 runs to order" in page and "delayq-plan" in page
+    assert 'value="Order' not in page
+
+
+def test_only_the_first_points_are_listed(boss):
+    page = boss.get(url(hourly()), {**TIME, "end_1": "23:00"}).content.decode()
+    assert "24 runs to order" in page and "and 14 more" in page
+    assert page.count("nothing recorded") == 10
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"end_0": "2026-03-09"}, "before the start"),
+        ({"end_0": ""}, "This field is required."),
+        ({"end_0": "soon"}, "valid date"),
+        ({"start_0": "2025-01-01"}, "at most 1000 are ordered at once"),
+    ],
+)
+def test_what_cannot_be_ordered_is_said_and_not_ordered(boss, values, told):
+    schedule = hourly()
+    for response in (boss.get(url(schedule), {**TIME, **values}), boss.post(url(schedule), {**TIME, **values})):
+        assert response.status_code == 200
+        assert told in response.content.decode()
+        assert 'value="Order' not in response.content.decode()
+    assert not Run.objects.exists()
+
+
+def test_a_schedule_that_is_edited_between_the_page_and_the_order_is_told(boss):
+    schedule = hourly()
+    assert "4 runs to order" in boss.get(url(schedule), TIME).content.decode()
+    Schedule._base_manager.filter(pk=schedule.pk).update(kind="every", cron="", every=timedelta(hours=1))
+    Schedule._base_manager.filter(pk=schedule.pk).update(every_from="finish")
+    response = boss.post(url(schedule), TIME, follow=True)
+    assert "Use Run now" in response.content.decode()
+    assert not Run.objects.exists()
+
+
+def test_an_interval_whose_zone_is_gone_from_the_system_can_still_be_backfilled(boss):
+    schedule = make(kind="every", cron="", every=timedelta(hours=1), start_at=DAY)
+    Schedule._base_manager.update(timezone="Mars/Olympus")
+    assert "4 runs to order" in boss.get(url(schedule), TIME).content.decode()

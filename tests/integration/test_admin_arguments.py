@@ -7,7 +7,7 @@ from html import unescape
 import pytest
 
 from django_delayq.models import Schedule
-from tests.integration.admin_pages import ADD, LIST, change_url, client_for, errors, fields, make
+from tests.integration.admin_pages import ADD, LIST, change_url, errors, fields, make
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ADD_TASK, REPORT, GATHER = (f"tests.app.tasks.{name}" for name in ("add", "report", "gather"))
@@ -122,8 +122,6 @@ def test_who_ticks_the_box_writes_json(boss):
         ({"pages": " 1e3 "}, "pages: a whole number is wanted, not ' 1e3 '"),
         ({"pages": "9" * 5000}, "pages: a whole number is wanted"),
         ({"scale": "nan"}, "scale: a number or null is wanted, not 'nan'"),
-        ({"scale": "1,5"}, "scale: a number or null is wanted, not '1,5'"),
-        ({"since": "Tomorrow"}, "not 'Tomorrow'"),
         ({"day": "31.1.2026"}, "day: a date such as 2026-01-31 is wanted, not '31.1.2026'"),
         ({"day": ""}, "day: this argument is needed"),
         ({"style": '"Rich"'}, "style: one of 'plain', 'rich' is wanted, not 'Rich'"),
@@ -205,15 +203,3 @@ def test_points_have_one_column_where_the_zone_agrees_with_utc(boss):
         shown = boss.post(PREVIEW, fields(cron="0 9 1 1,7 *", timezone=zone)).json()["upcoming"]
         assert shown.count('<th scope="col">') - 1 == columns, zone
         assert shown.count("<td>") == 5 * columns
-
-
-def test_a_time_that_has_passed_is_quoted_by_the_clock_it_was_typed_by(boss):
-    once = {"kind": "once", "cron": "", "at_0": "2001-01-01", "at_1": "12:00:00"}
-    assert errors(boss.post(ADD, fields(**once)))["at"][0].startswith("2001-01-01 12:00:00 EET has passed")
-
-
-def test_who_may_only_look_has_no_inputs(db):
-    schedule = make(task=REPORT, kwargs={"day": "2026-01-31", "api_token": "t0psecret"})
-    page = client_for("view_schedule").get(change_url(schedule)).content.decode()
-    assert inputs_of(page) == {}
-    assert "t0psecret" not in page

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django_delayq.admin import coming as pages
 from django_delayq.coming import sample
 from django_delayq.models import Condition, Schedule, ScheduleState
-from tests.integration.admin_pages import HOSTILE, change_url, client_for, make
+from tests.integration.admin_pages import HOSTILE, change_url, make
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -55,8 +55,9 @@ def heat(page: str) -> dict[str, list[str]]:
 
 
 def test_the_map_has_an_hour_for_each_column_and_names_the_peaks(boss):
-    crowd(12), crowd(5, "30 14 * * *", queue="mail"), old("busy", cron="*/10 * * * *")
     old("off", enabled=False, cron="* * * * *")
+    assert "Nothing falls due in this time." in shown(boss)
+    crowd(12), crowd(5, "30 14 * * *", queue="mail"), old("busy", cron="*/10 * * * *")
     ended = old("ended", cron="* * * * *")
     ScheduleState.objects.filter(schedule=ended).update(condition=Condition.EXHAUSTED)
     page = shown(boss)
@@ -89,11 +90,6 @@ def test_numbers_are_those_of_the_clock_of_the_project(boss):
     assert heat(page)["default"] == [""] * 16 + ["1"] + [""] * 7
 
 
-def test_nothing_to_come_is_said(boss):
-    make("off", enabled=False)
-    assert "Nothing falls due in this time." in shown(boss)
-
-
 def test_the_next_twenty_runs_are_named(boss):
     rows = {
         "busy": old("busy", cron="*/10 * * * *"), "once": old("once", cron="25 12 * * *", max_runs=1, queue="mail"),
@@ -104,28 +100,17 @@ def test_the_next_twenty_runs_are_named(boss):
         ScheduleState.objects.update_or_create(schedule=row, defaults={"next_due_at": NOW + timedelta(minutes=1)})
     Schedule._base_manager.filter(name="bad").update(cron="not a cron")
     ScheduleState.objects.filter(schedule=rows["gone"]).update(condition=Condition.PARKED)
-    runs = re.findall(r'title="([^"]+)">[^<]*</time> <a href="(.*?)">(.*?)</a>.*?">(.*?)</span>', shown(boss))
+    page = shown(boss, span=HOSTILE)
+    runs = re.findall(r'title="([^"]+)">[^<]*</time> <a href="(.*?)">(.*?)</a>.*?">(.*?)</span>', page)
     assert [name for _, _, name, _ in runs] == ["once", *["busy"] * 19]
     assert runs[0][1:] == (change_url(rows["once"]), "once", "mail") and "12:25:00" in runs[0][0]
 
 
-def test_only_who_may_view_schedules_sees_it(boss):
-    assert client_for("view_schedule").get(PAGE).status_code == 200
-    assert client_for("view_run").get(PAGE).status_code == 403 and Client().get(PAGE).status_code == 302
-
-
-def test_hostile_names_stay_texts_and_nothing_is_inline(boss):
-    row = old(HOSTILE)
-    Schedule._base_manager.filter(pk=row.pk).update(queue=HOSTILE, cron="0 0 * * *")
-    answers = [
-        boss.get(PAGE), boss.get(PAGE, {"span": "7d"}), boss.get(PAGE, {"span": HOSTILE}),
-    ]  # fmt: skip
-    for answer in answers:
-        page = answer.content.decode()
-        assert answer.status_code == 200 and HOSTILE not in page
-        assert not re.search(r"<script(?![^>]*\bsrc=)[^>]*>\s*\S", page) and "<style" not in page
-        assert not re.search(r"\s(style|on\w+)=\"", page)
-    assert "&lt;script&gt;" in answers[0].content.decode()
+def test_a_hostile_name_and_queue_stay_texts(boss):
+    Schedule._base_manager.filter(pk=old(HOSTILE).pk).update(queue=HOSTILE)
+    for query in ({}, {"span": "7d"}):
+        page = boss.get(PAGE, query).content.decode()
+        assert HOSTILE not in page and "&lt;script&gt;" in page
 
 
 def test_of_many_schedules_a_sample_is_looked_at_and_the_page_says_so(boss, monkeypatch):
@@ -144,9 +129,8 @@ def test_of_many_schedules_a_sample_is_looked_at_and_the_page_says_so(boss, monk
 
 
 @pytest.mark.parametrize("query", [{}, {"span": "7d"}])
-@pytest.mark.parametrize("most", [2, 2000])
-def test_it_asks_the_database_seldom(boss, monkeypatch, query, most):
-    monkeypatch.setattr(sample, "MOST_READ", most)
+def test_a_sample_asks_the_database_seldom(boss, monkeypatch, query):
+    monkeypatch.setattr(sample, "MOST_READ", 2)
     monkeypatch.setattr(sample, "DRAWN_FIRST", 3)
     crowd(30)
     shown(boss, **query)

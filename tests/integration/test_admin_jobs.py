@@ -13,7 +13,7 @@ from django_delayq.exceptions import JobHeld
 from django_delayq.fields import utcnow
 from django_delayq.models import Output, Run
 from tests.app import tasks
-from tests.integration.admin_pages import HOSTILE, RUNS, client_for, make, make_job, text_of, texts
+from tests.integration.admin_pages import HOSTILE, RUNS, chosen, client_for, make, make_job, text_of, texts
 from tests.jobs.support import row
 from tests.support import make_due, run_burst
 
@@ -69,9 +69,6 @@ def labels(client, run):
     return [button["label"] for button in client.get(url(run)).context["orders"]]
 
 
-# -- the list
-
-
 def test_jobs_and_runs_of_schedules_are_one_list_the_newest_first(viewer):
     schedule = make("nightly")
     Run.of(schedule, utcnow() - LATER, status="succeeded").save()
@@ -117,9 +114,6 @@ def test_arguments_are_for_users_who_may_see_them_and_without_secrets(viewer, re
         assert reader.get(RUNS, {lookup: "h"}).status_code == 400
 
 
-# -- one job
-
-
 def test_a_job_is_shown_whole_and_without_its_secrets(reader, monkeypatch):
     known = registry.parameters_of(tasks.note.module_path)
     named = [item.replace(name="api_key") if item.name == "text" else item for item in known]
@@ -159,14 +153,11 @@ def test_all_attempts_are_shown_also_those_of_before_it_was_retried(boss, tmp_pa
     result = tasks.flaky.using(max_attempts=2, backoff=0.001).enqueue(str(tmp_path / "tries"), 9)
     run_burst()
     assert order(boss, "retry", row(result)) == ["1 job is tried again."]
-    again = page_of(boss, url(row(result)))
-    assert "attempt 1 fails" in again and "attempt 2 fails" in again, "while it waits"
     run_burst()
     page = page_of(boss, url(row(result)))
     table = page[page.index("delayq-attempts") :].partition("</table>")[0]
     places = [table.index(f"attempt {number} fails") for number in (1, 2, 3, 4)]
     assert places == sorted(places) and table.count("<tr>") == 5
-    assert "delayq-attempts" not in page_of(boss, url(make_job()))
 
 
 def test_a_run_and_the_job_that_it_was_handed_over_as_lead_to_each_other(broker, viewer):
@@ -179,9 +170,6 @@ def test_a_run_and_the_job_that_it_was_handed_over_as_lead_to_each_other(broker,
     assert url(run) not in page_of(viewer, url(make_job()))
 
 
-# -- what can be done
-
-
 @pytest.mark.parametrize(("values", "wanted"), [
     ({"status": "queued", "due_at": utcnow() + LATER}, ["Run now", "Cancel job"]),
     ({"status": "queued"}, ["Cancel job"]), ({"status": "retrying"}, ["Cancel job"]), ({"status": "running"}, ["Stop"]),
@@ -192,8 +180,6 @@ def test_the_buttons_are_those_of_the_status_and_the_permissions(boss, viewer, v
     job = make_job(**values)
     assert labels(boss, job) == wanted
     assert labels(viewer, job) == [] and viewer.get(RUNS).context["action_form"] is None
-    for name in run_actions.ORDERS:
-        assert viewer.post(url(job, name)).status_code == 403
     run = Run.of(make(), values.pop("due_at", utcnow()), **values)
     run.save()
     assert labels(boss, run) == [label for label in wanted if label == "Stop"], "the rest is for jobs"
@@ -222,10 +208,10 @@ def test_each_button_asks_first_and_then_does_it(boss):
 def test_an_action_of_the_list_asks_first_and_says_what_became_of_each(boss, monkeypatch):
     made, ended, gone = [waiting(tasks.add, n) for n in range(3)], make_job(), waiting()
     held = waiting()
-    chosen = [*made, ended, gone, held]
-    asked = boss.post(RUNS, {"action": "cancel", "_selected_action": [run.pk for run in chosen], "index": "0"})
+    selected = [*made, ended, gone, held]
+    asked = boss.post(RUNS, {"action": "cancel", "_selected_action": [run.pk for run in selected], "index": "0"})
     page = asked.content.decode()
-    assert "6 runs:" in page and all(run.result_id in page for run in chosen)
+    assert "6 runs:" in page and all(run.result_id in page for run in selected)
     assert Run.objects.filter(status="queued").count() == 5, "nothing was done yet"
     gone.delete()
     cancel = run_actions.store.cancel
@@ -236,10 +222,7 @@ def test_an_action_of_the_list_asks_first_and_says_what_became_of_each(boss, mon
         return cancel(job, seconds)
 
     monkeypatch.setattr(run_actions.store, "cancel", cancels)
-    posted: dict[str, list[str]] = {"apply": ["x"]}
-    for name, value in asked.context["hidden"]:
-        posted.setdefault(name, []).append(str(value))
-    assert sorted(texts(boss.post(RUNS, posted, follow=True))) == [
+    assert sorted(texts(boss.post(RUNS, chosen(asked), follow=True))) == [
         "1 job stays as it is: a worker has it, so it runs or is about to.",
         "1 run is not there any more: it has expired, or somebody deleted it.",
         "1 run stays as it is: as it stands now, this cannot be done to it.",
@@ -263,16 +246,6 @@ def test_a_job_whose_key_another_one_has_is_told_so_by_name(boss):
     second = row(tasks.noop.using(run_after=LATER, unique_key="k").enqueue())
     (told,) = order(boss, "retry", first)
     assert f"the job {second.result_id} has its unique key" in told and not LogEntry.objects.exists()
-
-
-def test_who_may_delete_may_not_change_and_the_other_way_round():
-    one, other = make_job(), make_job()
-    deleter, changer = client_for("view_run", "delete_run"), client_for("view_run", "change_run")
-    assert order(deleter, "retry", one) == order(changer, "delete_selected", one) == ["No action selected."]
-    assert deleter.post(url(one, "retry")).status_code == changer.post(url(one, "delete")).status_code == 403
-    assert changer.post(url(one), {"status": "succeeded"}).status_code == 403, "there is no form"
-    assert order(deleter, "delete_selected", one) == ["1 job is deleted."]
-    assert order(changer, "retry", other) == ["1 job is tried again."]
 
 
 def test_without_redis_failed_jobs_are_retried_and_deleted_and_nothing_else_is_changed(boss, dead_redis):

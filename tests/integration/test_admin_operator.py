@@ -6,14 +6,16 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
 from django_delayq import controls, mirror
 from django_delayq.fields import utcnow
 from django_delayq.models import Cancellation, Control, Run, Schedule
 from tests.app import tasks
-from tests.integration.admin_pages import HOSTILE, LIST, client_for, make, make_job, text_of
-from tests.support import DAILY_CRON, make_due
+from tests.integration.admin_pages import HOSTILE, LIST, RUNS, change_url, client_for, make, make_job, text_of
+from tests.support import DAILY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -32,11 +34,9 @@ def beat(broker, *queues):
 
 
 @pytest.fixture
-def alive(broker):
-    mirror.check_layout(broker)
-    mirror.full_sweep(broker)
-    beat(broker, "default", "mail")
-    return broker
+def alive(built):
+    beat(built, "default", "mail")
+    return built
 
 
 def running(schedule, worker, ago=5 * MINUTE, **values):
@@ -52,9 +52,6 @@ def not_run(schedule, at, status="skipped", **values):
     return run
 
 
-# -- the pages
-
-
 def test_each_page_leads_to_all_others_that_one_may_view(boss, alive):
     pages = (GLANCE, NOW, FAILURES, COMING, ASK, AUDIT)
     for page in pages[:-1]:
@@ -63,11 +60,23 @@ def test_each_page_leads_to_all_others_that_one_may_view(boss, alive):
         assert re.findall(r'href="([^"]+)" aria-current="page"', shown) == [page]
     shown = client_for("view_run").get(FAILURES).content.decode().split("delayq-places")[1].split("</nav>")[0]
     assert re.findall(r'href="([^"]+)"', shown) == [FAILURES]
+    assert f'href="{FAILURES}"' in client_for("view_run").get(RUNS).content.decode()
+
+
+def test_who_may_view_schedules_may_view_the_pages_about_them_and_nobody_else(alive):
+    viewer, other = client_for("view_schedule"), client_for("view_run")
+    for page in (GLANCE, NOW, COMING, ASK):
+        assert [client.get(page).status_code for client in (viewer, other, Client())] == [200, 403, 302]
+    assert [GLANCE in client.get("/admin/").content.decode() for client in (viewer, other)] == [True, False]
 
 
 @pytest.mark.parametrize(
-    "page", [GLANCE, NOW, FAILURES, COMING, f"{ASK}?at=09:00", f"{ASK}?name=s", AUDIT, LIST, "/admin/"]
-)
+    "page",
+    [
+        GLANCE, NOW, FAILURES, COMING, f"{ASK}?at=09:00", f"{ASK}?name=s", AUDIT, LIST, f"{LIST}?state=failing", RUNS,
+        "/admin/",
+    ],
+)  # fmt: skip
 def test_a_page_asks_the_database_seldom_although_much_is_wrong(boss, alive, page):
     for number in range(12):
         schedule = make(f"s{number}")
@@ -79,9 +88,6 @@ def test_a_page_asks_the_database_seldom_although_much_is_wrong(boss, alive, pag
     with CaptureQueriesContext(connection) as captured:
         assert boss.get(page).status_code == 200
     assert len(captured) <= MOST, [query["sql"][:200] for query in captured.captured_queries]
-
-
-# -- is it healthy
 
 
 def test_one_cause_is_one_problem(boss, broker):
@@ -118,9 +124,6 @@ def test_what_a_person_should_look_at_is_told_with_a_way_there(boss, alive):
     assert said.search(text_of(shown)) and "/control/" not in shown.content.decode(), "no way there"
     form = boss.get(f"/admin/django_delayq/control/{row.pk}/change/").content.decode()
     assert re.search(r'field-changed_by.*?class="readonly">ann<', form, re.DOTALL), "who it was, on the form itself"
-
-
-# -- what runs, and what is stuck
 
 
 def test_what_seems_stuck_comes_first_and_is_counted(boss, alive):
@@ -171,9 +174,6 @@ def test_what_waits_is_told_with_why(boss, alive):
     assert "in 1 queue something waits" in text_of(boss.get(NOW)) or "in 2 queues" in text_of(boss.get(NOW))
 
 
-# -- what failed, and is it new
-
-
 def test_what_is_new_comes_before_what_failed_last(boss, broker):
     old, new = make("old"), make("new", task="tests.app.tasks.fail")
     for ago in (timedelta(days=3), MINUTE):
@@ -187,9 +187,6 @@ def test_what_is_new_comes_before_what_failed_last(boss, broker):
     assert "KeyError: 'vat_rate'" in text_of(page) and "7h" in text_of(page), "the words of the last one"
     Run.objects.all().delete()
     assert "nothing has failed" in text_of(boss.get(FAILURES))
-
-
-# -- why did this one not run
 
 
 def test_a_name_leads_to_the_answer_and_a_part_of_it_to_a_choice(boss, broker):
@@ -240,7 +237,6 @@ def test_asking_shows_to_each_what_he_may_view(broker):
     asked = {"at": f"{at.isoformat()}"[:16] + "+00:00"}
     assert "secret run" not in text_of(client_for("view_schedule").get(ASK, asked))
     assert "secret run" in text_of(client_for("view_schedule", "view_run").get(ASK, asked))
-    assert client_for("view_run").get(ASK).status_code == 403
 
 
 def test_the_answer_has_what_people_did_around_that_time(boss, alive):
@@ -256,3 +252,40 @@ def test_the_answer_has_what_people_did_around_that_time(boss, alive):
     assert "double credits" in shown.split("What people did")[1] and "control" not in shown.split("What people did")[1]
     long_ago = text_of(boss.get(f"{LIST}{schedule.pk}/why/?at=2020-01-01%2009:00"))
     assert "What people did" not in long_ago, "years before"
+
+
+def why(client, schedule, at: str = "", status: int = 200) -> str:
+    reply = client.get(f"{LIST}{schedule.pk}/why/", {"at": at} if at else {})
+    assert reply.status_code == status
+    return reply.content.decode()
+
+
+def test_it_says_how_it_stands_and_why_a_point_ran_with_links_both_ways(boss, broker):
+    schedule = make(cron=DAILY_CRON, timezone="Asia/Kolkata")
+    point = make_due(broker, schedule)
+    run_burst()
+    run = Run.objects.get()
+    assert "The newest row of the ledger:" in why(boss, schedule)
+    at = f"{point:%Y-%m-%d %H:%M}+00:00"
+    assert "Runs of this time" not in why(client_for("view_schedule"), schedule, at)
+    assert "Runs of this time" in why(client_for("view_schedule", "view_run"), schedule, at)
+    assert "The schedule did not exist then" in why(boss, schedule, "2020-01-01 09:00")
+    page = why(boss, schedule, at)
+    assert "succeeded." in page and "1 attempt, lag" in page
+    address = reverse("admin:django_delayq_run_change", args=[run.pk])
+    assert address in page and f"{LIST}{schedule.pk}/why/" in boss.get(change_url(schedule)).content.decode()
+    link = re.search(r'href="(/admin/django_delayq/schedule/\d+/why/[^"]*)"', boss.get(address).content.decode())
+    assert link is not None and "1 attempt, lag" in boss.get(link[1]).content.decode()
+
+
+def test_what_is_no_time_is_refused_as_it_was_typed(boss, broker):
+    page = why(boss, make(), HOSTILE)
+    assert "is not a time. Write 2026-11-21 09:00" in page and HOSTILE not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_who_may_view_may_ask_but_is_not_told_where_redis_is(boss, dead_redis):
+    schedule, viewer = make(), client_for("view_schedule")
+    assert "127.0.0.1" not in why(viewer, schedule) and "Redis does not answer" in why(viewer, schedule)
+    assert why(client_for("view_run"), schedule, status=403)
+    assert boss.get(f"{LIST}{2**70}/why/").status_code == boss.get(f"{LIST}9999/why/").status_code == 404

@@ -11,16 +11,7 @@ from django_delayq.broker import web
 from django_delayq.models import Schedule
 from django_delayq.timing import cron
 from tests.faults.harness.servers import pointing_at
-from tests.integration.admin_pages import (
-    ADD,
-    LIST,
-    change_url,
-    client_for,
-    errors,
-    fields,
-    make,
-    texts,
-)
+from tests.integration.admin_pages import ADD, LIST, change_url, client_for, errors, fields, make, texts
 from tests.integration.mirroring import blackhole, visitors
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -99,8 +90,7 @@ def test_every_typed_as_cron_becomes_an_interval(boss):
         ({"every": "5m"}, "every", "Leave this empty"),
         ({"kind": "every", "cron": "", "every": "0"}, "every", "at least 1 s"),
         ({"kind": "every", "cron": "", "every": "soon"}, "every", "1h30m"),
-        ({"kind": "every", "cron": "", "every": "999999999999d"}, "every", "at most"),
-        ({"kind": "once", "cron": "", "at_0": "2001-01-01", "at_1": "00:00:00"}, "at", "has passed"),
+        ({**ONCE, "at_0": "2001-01-01"}, "at", "2001-01-01 12:00:00 EET has passed"),
         ({"timezone": "Europe/Rigga"}, "timezone", "Europe/Riga"),
         ({**ONCE, "timezone": "Europe/Rigga"}, "timezone", "Europe/Riga"),
         ({**ONCE, "at_0": "2040-03-25", "at_1": "02:30:00", "timezone": "Europe/Berlin"}, "at", "does not exist"),
@@ -110,20 +100,14 @@ def test_every_typed_as_cron_becomes_an_interval(boss):
         ({"queue": "nowhere"}, "queue", "valid choice"),
         ({"task": "tests.app.tasks.add"}, "call", "add(a: int"),
         ({"args": "[1"}, "call", "not JSON"),
-        ({"task": "tests.app.tasks.add", "kwargs": "{a: 1}"}, "call", "not JSON"),
         ({"args": "['a']"}, "call", "double quotes"),
         ({"args": "[NaN]"}, "call", "NaN"),
         ({"args": "[1e999]"}, "call", "not plain JSON"),
         ({"args": "{}"}, "call", "must be a JSON list"),
         ({"args": "[" * 60_000}, "call", "nested"),
-        ({"args": f"[{'9' * 5000}]"}, "call", "cannot be used"),
-        ({"args": '["\\u0000"]'}, "call", "NUL"),
-        ({"args": f'["{"x" * 70_000}"]'}, "call", "64 KiB"),
         ({"kwargs": "[]"}, "call", "must be a JSON object"),
-        ({"kwargs": '{"a": Infinity}'}, "call", "Infinity"),
         ({"jitter": "-5s"}, "jitter", "is not a duration"),
         ({"timeout": "0"}, "timeout", "longer than zero"),
-        ({"timeout": "-1m"}, "timeout", "is not a duration"),
         ({"max_attempts": "0"}, "max_attempts", "greater than or equal to 1"),
         ({"name": ""}, "name", "required"),
     ],
@@ -235,17 +219,12 @@ def test_a_vanished_task_is_shown_and_its_schedule_can_be_opened_and_paused(boss
     assert not Schedule.objects.get().enabled
 
 
-def test_a_queue_that_no_setting_names_any_more_is_shown(boss):
+def test_a_row_changed_by_hand_can_still_be_listed_and_opened(boss):
     schedule = make()
     Schedule._base_manager.update(queue="former")
     assert "former (no setting names it)" in boss.get(change_url(schedule)).content.decode()
-
-
-def test_a_row_broken_by_hand_can_still_be_listed_and_opened(boss):
-    schedule = make()
     Schedule._base_manager.update(cron="61 * * * *", timezone="Nowhere/Land", args="text", kwargs=[1])
-    assert boss.get(LIST).status_code == 200
-    assert boss.get(change_url(schedule)).status_code == 200
+    assert boss.get(LIST).status_code == boss.get(change_url(schedule)).status_code == 200
 
 
 def test_an_edit_over_somebody_elses_edit_is_asked_about_first(boss):
@@ -260,15 +239,11 @@ def test_an_edit_over_somebody_elses_edit_is_asked_about_first(boss):
     assert Schedule.objects.get().enabled
 
 
-def test_the_next_five_points_are_shown_in_the_zone_and_in_utc(boss):
+def test_the_next_five_points_are_shown_in_the_zone_and_in_utc_also_beside_errors(boss):
     schedule = make(cron="30 2 * * *", timezone="Asia/Tokyo")
     page = boss.get(change_url(schedule)).content.decode()
     assert len(re.findall(r"02:30:00 JST</td><td>\w+ [\d-]+ 17:30:00</td>", page)) == 5
-
-
-def test_the_points_are_shown_beside_the_errors_of_a_new_schedule(boss):
-    page = boss.post(ADD, fields(name="", cron="15 4 * * *")).content.decode()
-    assert page.count("04:15:00") >= 5
+    assert boss.post(ADD, fields(name="", cron="15 4 * * *")).content.decode().count("04:15:00") >= 5
 
 
 def test_the_preview_answers_while_one_types_and_saves_nothing(boss):
@@ -277,13 +252,5 @@ def test_the_preview_answers_while_one_types_and_saves_nothing(boss):
     assert reply["upcoming"].count(":15:00 E") == 5
     assert "add(a: int, b: int = 1)" in reply["task"]
     assert "delayq-problem" in boss.post(url, fields(cron="61 * * * *")).json()["upcoming"]
-    assert boss.get(url).status_code == 405
     assert client_for("view_schedule").post(url, fields()).status_code == 403
     assert not Schedule.objects.exists()
-
-
-def test_max_runs_and_pauses_are_told_beside_the_points(boss):
-    schedule = make(max_runs=2, enabled=False)
-    page = boss.get(change_url(schedule)).content.decode()
-    assert page.count("09:00:00 UTC</td>") == 2
-    assert "none of these will run" in page

@@ -1,20 +1,17 @@
-"""The list of schedules, with a real Redis and with a dead one."""
+"""The list of schedules: with a real Redis, with a dead one, with tags, and with schedules that the code declares."""
 
 import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.core.exceptions import ValidationError
 from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
-from django_delayq import mirror
+from django_delayq import declared, mirror
 from django_delayq.broker import keys
-from django_delayq.models import Condition, Run, Schedule, ScheduleState
+from django_delayq.models import Condition, Declaration, Run, Schedule, ScheduleState, Tag, read_tags
 from django_delayq.timing import to_ms
-from tests.integration.admin_pages import (
-    LIST,
-    make,
-)
+from tests.integration.admin_pages import ADD, HOSTILE, LIST, change_url, client_for, errors, fields, make, text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,25 +31,13 @@ def test_the_list_shows_state_words_next_due_and_last_outcome(boss):
     assert " 09:00:00</time>" in page
 
 
-def test_a_list_of_forty_asks_the_database_and_redis_as_often_as_one_of_two(boss, monkeypatch):
-    asked = []
-    read = mirror.read_entries
+def test_redis_is_asked_once_for_a_list_of_any_length(boss, monkeypatch):
+    asked, read = [], mirror.read_entries
     monkeypatch.setattr(mirror, "read_entries", lambda rows: asked.append(len(rows)) or read(rows))
-
-    def queries() -> int:
-        with CaptureQueriesContext(
-            connection,
-        ) as captured:
-            assert boss.get(LIST).status_code == 200
-        return len(captured)
-
-    make("a"), make("b")
-    ScheduleState.objects.all().delete()
-    few = queries()
-    for number in range(38):
+    for number in range(3):
         make(f"s{number}", queue=("default", "mail")[number % 2])
-    assert queries() <= few + 1  # the queue filter appears
-    assert asked == [2, 40]
+        assert boss.get(LIST).status_code == 200
+    assert asked == [1, 2, 3]
 
 
 def test_the_list_says_running_overdue_and_missing(boss, broker):
@@ -81,6 +66,7 @@ def test_garbage_in_redis_does_not_break_the_list(boss, broker):
     broker.client.delete(point)
     broker.client.set(point, "foreign")
     assert "Redis does not answer" in boss.get(LIST).content.decode()
+    assert boss.get(change_url(schedule)).status_code == 200
 
 
 def test_without_redis_the_list_shows_the_databases_knowledge_and_one_banner(boss, dead_redis):
@@ -90,14 +76,6 @@ def test_without_redis_the_list_shows_the_databases_knowledge_and_one_banner(bos
     assert page.count("2031-05-06 07:08:09</time>") == 2
     assert page.count('class="delayq-banner"') == 1
     assert page.count('title="Saved in the database, but Redis has not seen it') == 2
-
-
-def test_a_project_that_does_not_mirror_sees_no_warnings(boss, settings):
-    settings.DELAYQ = {**settings.DELAYQ, "MIRROR": False}
-    make()
-    page = boss.get(LIST).content.decode()
-    assert "delayq-banner" not in page
-    assert "Redis has not seen it" not in page
 
 
 @pytest.mark.parametrize(
@@ -146,3 +124,131 @@ def test_the_newest_outcomes_are_a_picture_with_words(boss):
     picture = page[page.index("The last 20 runs") :].partition("</svg>")[0]
     tones = re.findall(r"delayq-fill-(\w+)", picture)
     assert tones == ["good"] * 19 + ["bad"], "the newest at the right"
+
+
+def tags_of(schedule):
+    return [tag.name for tag in schedule.tags.all()]
+
+
+def test_tags_are_typed_between_commas(boss):
+    assert boss.post(ADD, fields(tags=" Nightly,billing,, nightly , a  b")).status_code == 302
+    schedule = Schedule.objects.get()
+    assert tags_of(schedule) == ["a b", "billing", "nightly"]
+    page = boss.get(change_url(schedule))
+    assert 'value="a b, billing, nightly"' in page.content.decode()
+    assert boss.post(change_url(schedule), fields(tags="billing")).status_code == 302
+    assert tags_of(schedule) == ["billing"]
+    assert boss.post(change_url(schedule), fields(tags="")).status_code == 302
+    assert tags_of(schedule) == []
+
+
+def test_what_is_too_long_or_too_much_is_refused_as_it_was_typed(boss):
+    typed = f"fine, {'x' * 51}"
+    answer = boss.post(ADD, fields(tags=typed))
+    assert errors(answer) == {"tags": [f"“{'x' * 51}” is longer than 50 characters."]}
+    assert f'value="{typed}"' in answer.content.decode() and not Schedule.objects.exists()
+    with pytest.raises(ValidationError, match="21 tags; at most 20"):
+        read_tags(",".join(f"t{number}" for number in range(21)))
+
+
+def test_the_list_shows_tags_and_filters_by_them_and_by_tasks(boss):
+    make("four", task="tests.app.tasks.add", args=[1])
+    assert "?tag=" not in boss.get(LIST).content.decode(), "there are none"
+    for name, tags in (("one", ["red", "blue"]), ("two", ["red", HOSTILE]), ("three", [])):
+        schedule = make(name)
+        schedule.tags.put(schedule, tags)
+    page = boss.get(LIST)
+    assert "default blue red" in text_of(page).replace("  ", " ") and HOSTILE not in page.content.decode()
+    assert [row.name for row in boss.get(f"{LIST}?tag=red&o=1").context["cl"].result_list] == ["one", "two"]
+    assert [row.name for row in boss.get(f"{LIST}?task=tests.app.tasks.add").context["cl"].result_list] == ["four"]
+    assert not boss.get(f"{LIST}?tag=none").context["cl"].result_list
+    (blue,) = Schedule.objects.tagged("blue")
+    assert "Tags: blue, red" in text_of(client_for("view_schedule").get(change_url(blue)))
+
+
+def test_a_schedule_that_is_deleted_by_code_without_tags_leaves_nothing_in_the_way():
+    schedule, other = make("one"), make("two")
+    for row in (schedule, other):
+        row.tags.put(row, ["red"])
+    other.delete()
+    assert Tag.objects.count() == 1
+    with connection.cursor() as cursor:  # as code of a former release does
+        cursor.execute("DELETE FROM django_delayq_schedulestate WHERE schedule_id = %s", [schedule.pk])
+        cursor.execute("DELETE FROM django_delayq_schedule WHERE id = %s", [schedule.pk])
+    assert not Schedule.objects.exists() and not Schedule.objects.tagged("red").exists()
+
+
+SAID = "periodic('0 9 * * *', name='s', grace=timedelta(minutes=90), kwargs={'path': 'x'})(note)"
+
+
+@pytest.fixture
+def row(code):
+    code.says(SAID)
+    declared.sync()
+    return Schedule.objects.get()
+
+
+def plain(response):
+    """Return what a reader sees."""
+    assert response.status_code == 200
+    return text_of(response)
+
+
+def test_the_list_tells_what_is_in_the_code_or_gone(boss, row, code):
+    make("h")
+    assert boss.get(LIST).content.decode().count('title="Declared as “s”."') == 1
+    code.says()
+    declared.sync()
+    assert "The code no longer declares this schedule." in plain(boss.get(LIST))
+
+
+@pytest.mark.parametrize(
+    ("origin", "names"), [("hand", {"h"}), ("code", {"s"}), ("gone", {"g"}), ("x", {"h", "s", "g"})]
+)
+def test_the_list_can_be_filtered_by_origin(boss, code, origin, names):
+    code.says(f"{SAID}\nperiodic('0 9 * * *', name='g')(noop)")
+    declared.sync()
+    code.says(SAID)
+    declared.sync()
+    make("h")
+    shown = boss.get(LIST, {"origin": origin}).context["cl"].result_list
+    assert {schedule.name for schedule in shown} == names
+
+
+def test_people_edit_the_switch_and_the_tags_and_nothing_else(boss, row, code):
+    page = boss.get(change_url(row))
+    assert {*page.context["adminform"].form.fields} == {"enabled", "pause_reason", "tags", "seen"}
+    assert "owns all but enabled" in plain(page) and "0 9 * * *" in plain(page)
+    assert "Declared as “s” in tests.app.tasks." in plain(page)
+    assert "owns all but" not in plain(boss.get(change_url(make("made by hand"))))
+    posted = {"seen": row.generation, "pause_reason": "incident", "tags": "billing", "cron": "0 8 * * *", "args": "[1]"}
+    assert boss.post(change_url(row), posted).status_code == 302
+    after = Schedule.objects.get(name="s")
+    assert (after.enabled, after.pause_reason, after.cron, after.args) == (False, "incident", "0 9 * * *", [])
+    assert (after.kwargs, [tag.name for tag in after.tags.all()]) == ({"path": "x"}, ["billing"])
+    assert boss.post(f"{LIST}{row.pk}/preview/", {}).status_code == 200
+    assert boss.get(f"{LIST}{row.pk}/restore/").status_code == 403
+    code.says()
+    declared.sync()
+    assert "cron" in boss.get(change_url(row)).context["adminform"].form.fields
+
+
+def test_before_a_deletion_it_is_told_that_the_schedule_comes_back(boss, row, code):
+    hand = make("h")
+    warning = "comes back as declared with the next sync"
+    assert warning in plain(boss.get(f"{LIST}{row.pk}/delete/"))
+    assert warning not in plain(boss.get(f"{LIST}{hand.pk}/delete/"))
+    for chosen, count in (([hand.pk], 0), ([hand.pk, row.pk], 1)):
+        page = boss.post(LIST, {"action": "delete_selected", "_selected_action": chosen})
+        assert plain(page).count(warning) == count
+    code.says()
+    declared.sync()
+    assert warning not in plain(boss.get(f"{LIST}{row.pk}/delete/"))
+    assert boss.post(f"{LIST}{row.pk}/delete/", {"post": "yes"}).status_code == 302
+    assert not Declaration.objects.exists()
+
+
+def test_who_may_only_delete_schedules_may_delete_a_declared_one(row):
+    client = client_for("view_schedule", "delete_schedule")
+    assert client.post(f"{LIST}{row.pk}/delete/", {"post": "yes"}).status_code == 302
+    assert not Schedule.objects.exists()

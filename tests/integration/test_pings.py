@@ -9,10 +9,7 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from django_delayq import orders, pings
-from django_delayq.decorators import periodic
 from django_delayq.models import Run, Schedule
-from tests.app import tasks
-from tests.declaring import declaring
 from tests.integration.admin_pages import ADD, client_for, fields
 from tests.integration.mirroring import schedule
 from tests.receiving import Receiver
@@ -119,11 +116,6 @@ def test_an_address_that_would_get_nothing_is_refused_wherever_it_is_written(rec
             Schedule.objects.bulk_create([row]) if way == "bulk_create" else getattr(row, way)()
         assert list(caught.value.message_dict) == ["ping_url"]
     assert not Schedule.objects.exists()
-
-
-def test_code_declares_both(receiver):
-    with declaring():
-        periodic("@daily", expected_within=timedelta(hours=1), ping_url=f"{receiver.url}/s")(tasks.noop)
 
 
 def test_a_backfill_pings_nothing(broker, receiver, brisk):

@@ -17,6 +17,7 @@ from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import PATIENCE_SECONDS
 from tests.integration.histories import history, left, run, schedule
+from tests.integration.mirroring import look
 from tests.integration.probing import ask, well
 from tests.support import DAY
 
@@ -41,9 +42,6 @@ def old(monkeypatch):
 
 def change_note(broker, **values):
     broker.note_pruning(json.dumps({**json.loads(broker.last_pruning()), **values}))
-
-
-# -- passes
 
 
 def test_a_pass_is_noted_and_none_is_due_for_an_hour(broker, old):
@@ -107,20 +105,11 @@ def test_a_pass_stops_after_its_time_and_goes_on_at_once(broker, old):
     assert Run.objects.count() == 5
 
 
-# -- the worker
-
-
 @pytest.fixture
 def worker():
     made = Worker(WorkerOptions(queues=("default",), burst=True))
     yield made
     made.broker.close()
-
-
-def look(worker):
-    """Have the sweeping thread's round come to its look."""
-    worker.upkeep._due["beat"] = 0.0
-    worker.upkeep.round()
 
 
 def test_a_worker_prunes_with_its_looks_and_looks_again_at_once_where_there_is_more(worker, old, monkeypatch):
@@ -141,7 +130,9 @@ def test_a_worker_in_burst_mode_prunes_too(worker, old, monkeypatch):
     assert Run.objects.count() == 5
 
 
-def test_between_batches_a_worker_sweeps_beats_and_hears_of_a_flush_and_of_its_end(worker, old, monkeypatch):
+def test_between_batches_a_worker_sweeps_beats_and_hears_of_a_flush_of_its_end_and_of_the_lease_it_lost(
+    worker, old, monkeypatch
+):
     worker.upkeep._prepare(burst=False)
     seen = []
     monkeypatch.setattr(worker.upkeep, "_small_chores", lambda: seen.append(Run.objects.count()))
@@ -155,6 +146,9 @@ def test_between_batches_a_worker_sweeps_beats_and_hears_of_a_flush_and_of_its_e
         worker.upkeep._prune()
         assert Run.objects.count() == rows, "it ends after the batch that it was at"
         event.clear()
+    worker.broker.seize_upkeep("another")
+    worker.upkeep._prune()
+    assert (Run.objects.count(), worker.upkeep.holds) == (25, False)
 
 
 def test_a_database_that_refuses_is_told_and_holds_up_nothing(worker, old, monkeypatch, caplog):
@@ -170,9 +164,6 @@ def test_a_database_that_refuses_is_told_and_holds_up_nothing(worker, old, monke
     assert not worker.upkeep._backoff.until
     look(worker)
     assert Run.objects.count() == 5
-
-
-# -- what is told
 
 
 def test_the_status_tells_of_the_last_pass(well, old):

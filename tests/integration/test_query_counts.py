@@ -47,31 +47,24 @@ def more(prepare, work, many=MANY):
     return counts[1] - counts[0]
 
 
-def test_the_sweep_after_a_bulk_edit(built, monkeypatch):
+EDITS = [
+    ("in bulk", mirror.delta_sweep, lambda _: Schedule.objects.update(cron=OTHER_DAILY_CRON)),
+    # no two at one moment
+    ("one by one", mirror.delta_sweep, lambda _: Schedule._base_manager.update(generation=F("generation") + F("pk"))),
+    ("by SQL", mirror.full_sweep, lambda count: Schedule._base_manager.update(jitter=timedelta(seconds=count))),
+]
+
+
+@pytest.mark.parametrize(("sweep", "edit"), [row[1:] for row in EDITS], ids=[row[0] for row in EDITS])
+def test_the_sweep_after_edits(built, monkeypatch, sweep, edit):
     monkeypatch.setattr(fast, "MOST_AT_ONCE", 0)  # what is edited at once is more than the edit itself sees to
 
-    def edit(count):
+    def prepare(count):
         make(count)
-        Schedule.objects.update(cron=OTHER_DAILY_CRON)
+        edit(count)
 
-    assert more(edit, lambda: mirror.delta_sweep(built)) <= ALLOWED
+    assert more(prepare, lambda: sweep(built)) <= ALLOWED
     assert not Schedule.objects.unmirrored().exists()
-
-
-def test_the_sweep_after_many_edits(built):
-    def edit(count):
-        make(count)
-        Schedule._base_manager.update(generation=F("generation") + F("pk"))  # no two edits at one moment
-
-    assert more(edit, lambda: mirror.delta_sweep(built)) <= ALLOWED
-
-
-def test_the_sweep_after_an_edit_by_sql(built):
-    def edit(count):
-        make(count)
-        Schedule._base_manager.update(jitter=timedelta(seconds=count))
-
-    assert more(edit, lambda: mirror.full_sweep(built)) <= ALLOWED
 
 
 def test_a_bulk_deletion(built):
@@ -138,7 +131,8 @@ def test_a_page_of_the_admin(built, boss, page):
         now = utcnow()
         values = {"status": "failed", "claimed_at": now, "started_at": now, "finished_at": now}
         new = make(count)
-        Run.objects.bulk_create([Run.of(row, now, **values) for row in new])
+        reasons = ("x" * (number % 30) for number in range(MANY))  # as many groups of failures
+        Run.objects.bulk_create([Run.of(row, now, reason=next(reasons), **values) for row in new])
         for _ in new[:100]:
             make_job()
         tasks.add.using(run_after=timedelta(hours=1)).enqueue_many([((1,), {})] * len(new[:100]))

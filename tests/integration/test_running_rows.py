@@ -9,12 +9,14 @@ from django.db import DataError, OperationalError
 
 from django_delayq import ledger
 from django_delayq.ledger import Won
-from django_delayq.models import Run, Schedule, Status
+from django_delayq.models import Run, Status
 from django_delayq.worker import showing
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
-from tests.acceptance.support import lines, wait_until
+from tests.acceptance.support import lines
 from tests.app import tasks
+from tests.integration import mirroring
+from tests.integration.mirroring import until
 from tests.support import make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -34,8 +36,8 @@ def gate(tmp_path):
 
 def schedule(broker, gate, ago=None, **values):
     kwargs = {"path": str(gate.parent / "ran"), "gate": str(gate)}
-    values = {"kind": "every", "every": timedelta(hours=1), "task": "tests.app.tasks.note", "kwargs": kwargs, **values}
-    row = Schedule.objects.create(name="s", **values)
+    values = {"kind": "every", "cron": "", "every": timedelta(hours=1), **values}
+    row = mirroring.schedule(task="tests.app.tasks.note", kwargs=kwargs, **values)
     make_due(broker, row, ago)
     return row
 
@@ -59,60 +61,58 @@ def begin(worker, gate):
     until(worker, lambda: lines(gate.parent / "ran"))
 
 
-def until(worker, condition):
-    def met():
-        worker.round(0.01)
-        return condition()
-
-    wait_until(met)
-
-
 def finish(worker, gate):
     """Have the task end and be recorded."""
     gate.touch()
     until(worker, lambda: not len(worker.keeper))
 
 
-def test_a_point_that_runs_has_a_row_that_says_where_and_since_when(broker, gate):
-    schedule(broker, gate)
+@pytest.mark.parametrize("what", ["point", "job"])
+def test_what_runs_has_a_row_that_says_where_and_since_when_and_is_written_once(broker, gate, monkeypatch, what):
+    if what == "job":
+        tasks.note.enqueue(str(gate.parent / "ran"), gate=str(gate))
+    else:
+        schedule(broker, gate)
+    written, start = [], ledger.start
+    monkeypatch.setattr(ledger, "start", lambda outcomes: written.append(len(outcomes)) or start(outcomes))
     with a_worker(gate) as worker:
         begin(worker, gate)
-        until(worker, Run.objects.exists)
+        until(worker, Run.objects.filter(status=Status.RUNNING).exists)
         row = Run.objects.get()
         assert (row.status, row.worker, row.attempt, row.reclaims) == (Status.RUNNING, "w1", 0, 0)
         assert row.claimed_at <= row.started_at
         assert row.finished_at is None
+        for _ in range(5):
+            worker.round(0.01)
         finish(worker, gate)
+    assert written == [1]
     ended = Run.objects.get()
     assert (ended.pk, ended.status, ended.attempt, ended.reclaims) == (row.pk, Status.SUCCEEDED, 1, 0)
     assert ended.started_at == row.started_at
 
 
-def test_it_is_written_once(broker, gate, monkeypatch):
-    schedule(broker, gate)
-    written = []
-    start = ledger.start
-    monkeypatch.setattr(ledger, "start", lambda outcomes: written.append(len(outcomes)) or start(outcomes))
-    with a_worker(gate) as worker:
-        begin(worker, gate)
-        until(worker, Run.objects.exists)
-        for _ in range(5):
-            worker.round(0.01)
-        finish(worker, gate)
-    assert written == [1]
-
-
-def test_what_somebody_else_has_decided_is_not_tried_again(broker, gate, monkeypatch):
+@pytest.mark.parametrize("answer", [Won.LOST, DataError])
+def test_what_somebody_else_has_decided_or_is_at_fault_is_tried_once_and_holds_up_nothing(
+    broker, gate, monkeypatch, answer
+):
     schedule(broker, gate)
     tried = []
-    monkeypatch.setattr(ledger, "start", lambda outcomes: tried.append(outcomes) or [Won.LOST] * len(outcomes))
+
+    def start(outcomes):
+        tried.append(outcomes)
+        if answer is DataError:
+            raise DataError("no")
+        return [answer] * len(outcomes)
+
+    monkeypatch.setattr(ledger, "start", start)
     with a_worker(gate) as worker:
         begin(worker, gate)
         until(worker, lambda: tried)
         for _ in range(5):
             worker.round(0.01)
+        assert (len(tried), worker.trouble.until) == (1, 0.0)
         finish(worker, gate)
-    assert len(tried) == 1
+    assert Run.objects.get().status == Status.SUCCEEDED
 
 
 def test_a_task_that_ends_before_costs_no_write(broker, gate, settings, monkeypatch):
@@ -137,9 +137,8 @@ def test_what_is_skipped_for_it_stands_beside_it(broker, gate):
         assert (stretch.status, running.status) == (Status.SKIPPED, Status.RUNNING)
         assert stretch.last_due_at + row.every == running.due_at
         finish(worker, gate)
-    assert list(Run.objects.order_by("due_at").values_list("pk", "status")[:2]) == [
-        (stretch.pk, "skipped"), (running.pk, "succeeded"),
-    ]  # fmt: skip
+    rows = list(Run.objects.order_by("due_at").values_list("pk", "status")[:2])
+    assert rows == [(stretch.pk, "skipped"), (running.pk, "succeeded")]
 
 
 def test_a_database_that_does_not_take_it_ends_no_task(broker, gate, monkeypatch, caplog):
@@ -160,26 +159,6 @@ def test_a_database_that_does_not_take_it_ends_no_task(broker, gate, monkeypatch
     assert Run.objects.get().status == Status.SUCCEEDED
     assert "The database cannot be used now: no." in caplog.text
     assert len([line for line in lines(gate.parent / "ran") if line[0] == "start"]) == 1
-
-
-def test_a_row_that_is_at_fault_holds_up_nothing(broker, gate, monkeypatch):
-    schedule(broker, gate)
-    tried = []
-
-    def refuse(outcomes):
-        tried.append(outcomes)
-        raise DataError("no")
-
-    with a_worker(gate) as worker, monkeypatch.context() as patch:
-        patch.setattr(ledger, "start", refuse)
-        begin(worker, gate)
-        until(worker, lambda: tried)
-        for _ in range(5):
-            worker.round(0.01)
-        assert len(tried) == 1
-        assert worker.trouble.until == 0.0
-        finish(worker, gate)
-    assert Run.objects.get().status == Status.SUCCEEDED
 
 
 def test_who_takes_over_counts_one_take_over_and_the_first_holder_is_refused(broker, gate, settings):
@@ -205,15 +184,3 @@ def test_a_schedule_that_is_deleted_meanwhile_leaves_no_open_row(broker, gate):
         row.delete()
         finish(worker, gate)
     assert not Run.objects.open().exists()
-
-
-def test_a_job_that_runs_says_so_without_counting_a_take_over(broker, gate):
-    tasks.note.enqueue(str(gate.parent / "ran"), gate=str(gate))
-    with a_worker(gate) as worker:
-        begin(worker, gate)
-        until(worker, lambda: Run.objects.get().status == Status.RUNNING)
-        row = Run.objects.get()
-        assert (row.worker, row.attempt, row.reclaims) == ("w1", 0, 0)
-        finish(worker, gate)
-    ended = Run.objects.get()
-    assert (ended.pk, ended.status, ended.attempt, ended.reclaims) == (row.pk, Status.SUCCEEDED, 1, 0)

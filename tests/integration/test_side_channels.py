@@ -8,8 +8,10 @@ from django.db import connection, transaction
 from opentelemetry import trace
 
 from django_delayq import orders, signals, tracing
+from django_delayq.broker import web
 from django_delayq.capture import listening
 from django_delayq.compat import task_enqueued, task_finished
+from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.models import Origin, Output, Run, Schedule
 from tests.app import tasks
 from tests.integration.mirroring import schedule
@@ -111,9 +113,6 @@ def test_receivers_of_an_enqueueing_are_called_when_the_row_and_the_member_are_t
 def test_a_save_and_an_order_return_although_redis_is_away_and_the_log_raises(
     broker, receivers, broken_log, monkeypatch
 ):
-    from django_delayq.broker import web
-    from django_delayq.exceptions import BrokerUnavailable
-
     def refuse(call):
         raise BrokerUnavailable("away")
 

@@ -2,29 +2,26 @@
 
 import asyncio
 import re
-import threading
 import time
-from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
 from django.db import OperationalError
 
-from django_delayq.exceptions import JobHeld, TaskCancelled
+from django_delayq.exceptions import TaskCancelled
 from django_delayq.fields import utcnow
-from django_delayq.models import Cancellation, Run, Schedule
+from django_delayq.models import Cancellation, Run
 from django_delayq.models.cancellation import KEPT
 from django_delayq.worker import loop, showing
 from django_delayq.worker.calling import perform_task
 from django_delayq.worker.held import Held
-from django_delayq.worker.loop import Worker
-from django_delayq.worker.options import WorkerOptions
 from django_delayq.worker.showing import Stops
 from django_delayq.worker.timeouts import Timeouts, Watch
 from tests.acceptance.support import wait_until
-from tests.app import tasks
+from tests.integration import mirroring
 from tests.integration.admin_pages import client_for, text_of
-from tests.support import DAILY_CRON, make_due
+from tests.integration.mirroring import Running
+from tests.support import make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -36,26 +33,8 @@ def brisk(settings, monkeypatch):
     monkeypatch.setattr(showing, "LOOK_SECONDS", 0.1)
 
 
-@contextmanager
-def working(**options):
-    worker = Worker(WorkerOptions(queues=("default", "mail"), threads=2, **options))
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        worker.stop()
-        thread.join(20)
-
-
 def schedule(broker, task, **values):
-    row = Schedule.objects.create(
-        **{
-            "name": "endless", "task": f"tests.app.tasks.{task}", "kind": "cron", "cron": DAILY_CRON,
-            "max_attempts": 5, **values,
-        }
-    )  # fmt: skip
+    row = mirroring.schedule("endless", task=f"tests.app.tasks.{task}", max_attempts=5, **values)
     make_due(broker, row)
     return row
 
@@ -70,7 +49,7 @@ def running():
 def test_what_runs_is_stopped_and_not_tried_again(broker, task, timeout, tmp_path):
     path = {"path": str(tmp_path / "ran")} if task == "aspin" else {}
     schedule(broker, task, timeout=timeout, kwargs={"seconds": 600, **path})
-    with working():
+    with Running(threads=2):
         run = running()
         assert run.cancel(by="ann")
         wait_until(lambda: Run.objects.get().status == "failed", 20, "the end")
@@ -84,40 +63,13 @@ def test_a_task_that_waits_in_c_is_recorded_without_it_after_the_grace(broker, s
     settings.DELAYQ = {**settings.DELAYQ, "TIMEOUT_GRACE_SECONDS": 0.3}
     monkeypatch.setattr(loop, "SLOTS_SECONDS", 0.2)
     schedule(broker, "ablock", kwargs={"path": str(tmp_path / "ran"), "seconds": 6})
-    with working() as worker:
+    with Running(threads=2) as running_worker:
         running().cancel()
         wait_until(lambda: Run.objects.get().status == "failed", 20, "the end")
-        wait_until(lambda: worker.leaving, 20, "a process that is to be replaced")
+        wait_until(lambda: running_worker.worker.leaving, 20, "a process that is to be replaced")
     run = Run.objects.get()
     assert run.reason == "cancelled"
     assert "Still running" in run.error
-
-
-def test_a_task_that_cleans_up_and_ends_well_has_succeeded(broker, tmp_path):
-    schedule(broker, "tidy", kwargs={"seconds": 600, "path": str(tmp_path / "tidied")})
-    with working():
-        running().cancel()
-        wait_until(lambda: Run.objects.get().status == "succeeded", 20, "the end")
-    assert Run.objects.get().result == "stopped early"
-
-
-def test_a_job_that_runs_is_stopped_and_has_failed(broker):
-    result = tasks.spin.enqueue(600)
-    backend = tasks.spin.get_backend()
-    with working() as worker:
-        wait_until(lambda: worker.slots.executing(), 20, "an execution")
-        with pytest.raises(JobHeld):
-            backend.cancel(result.id)
-        assert backend.cancel(result.id, running=True, by="ann")
-        wait_until(lambda: not worker.slots.executing(), 20, "the end")
-        wait_until(lambda: finished(result), 20, "the outcome")
-    assert result.status == "FAILED"
-    assert result.errors[0].exception_class_path.endswith("TaskCancelled")
-
-
-def finished(result):
-    result.refresh()
-    return result.is_finished
 
 
 def made():
@@ -168,7 +120,7 @@ def test_a_hard_timeout_that_comes_sooner_is_not_put_off():
 
 def test_what_is_not_asked_about_goes_on(broker):
     schedule(broker, "spin", kwargs={"seconds": 1.5})
-    with working():
+    with Running(threads=2):
         run = running()
         Cancellation.objects.ask(run.pk + 1)
         wait_until(lambda: Run.objects.get().status == "succeeded", 20, "the end")
@@ -201,13 +153,8 @@ def test_without_the_database_what_runs_goes_on_and_is_asked_about_later():
     assert len(asked) == 2
 
 
-# -- in the admin
-
-
 def make_running():
-    row = Schedule.objects.create(
-        name="<b>endless</b>", task="tests.app.tasks.noop", kind="cron", cron=DAILY_CRON, timeout=timedelta(hours=1)
-    )
+    row = mirroring.schedule("<b>endless</b>", timeout=timedelta(hours=1))
     now = utcnow()
     values = {"status": "running", "worker": "host:1", "claimed_at": now, "started_at": now - timedelta(minutes=5)}
     run = Run.of(row, now, **values)
@@ -232,30 +179,7 @@ def test_the_page_of_what_runs_leads_to_a_stop_that_asks_first(boss):
     assert re.search(r"stop asked for \d+s ago Stop…", text_of(boss.get("/admin/django_delayq/overview/now/")))
 
 
-def test_whoever_may_only_look_stops_nothing():
-    run = make_running()
+def test_whoever_may_only_look_is_led_to_no_stop():
+    make_running()
     viewer = client_for("view_run", "view_schedule")
     assert "Stop" not in text_of(viewer.get("/admin/django_delayq/overview/now/"))
-    assert viewer.post(f"/admin/django_delayq/run/{run.pk}/stop/").status_code == 403
-    assert not Cancellation.objects.exists()
-    assert client_for("view_run").get("/admin/django_delayq/overview/now/").status_code == 403
-
-
-def test_a_run_that_has_ended_is_not_stopped(boss):
-    run = make_running()
-    Run.objects.filter(pk=run.pk).update(status="succeeded")
-    page = boss.post(f"/admin/django_delayq/run/{run.pk}/stop/", follow=True)
-    assert "this cannot be done to it" in text_of(page)
-    assert not Cancellation.objects.exists()
-
-
-def test_a_job_that_runs_is_shown_and_stopped(boss, broker):
-    result = tasks.spin.enqueue(600)
-    with working():
-        wait_until(lambda: Run.objects.filter(status="running").exists(), 20, "a running row")
-        page = boss.get("/admin/django_delayq/overview/now/").content.decode()
-        found = re.search(r'href="(/admin/django_delayq/run/[^"]+/stop/)"', page)
-        assert found
-        boss.post(found[1])
-        wait_until(lambda: finished(result), 20, "the outcome")
-    assert result.status == "FAILED"

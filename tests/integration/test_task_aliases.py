@@ -52,9 +52,6 @@ def no_calls():
     tasks.CALLS.clear()
 
 
-# -- what finds it
-
-
 def test_a_schedule_runs_by_its_former_name_and_without_the_alias_waits(alias, broker):
     row = make("s", task=OLD, args=[1])
     make_due(broker, row)
@@ -126,9 +123,6 @@ def test_a_declaration_that_has_kept_the_former_path_as_its_key_stays_apart(alia
     assert Schedule.objects.filter(enabled=True).count() == 2
 
 
-# -- who refuses
-
-
 @pytest.mark.parametrize(
     ("aliases", "words"),
     [
@@ -141,17 +135,11 @@ def test_a_declaration_that_has_kept_the_former_path_as_its_key_stays_apart(alia
     ],
 )
 def test_the_check_refuses_what_leads_nowhere(alias, aliases, words):
+    assert not [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.E007"], "a good one"
     alias(aliases)
     (message,) = [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.E007"]
     assert all(word in message.msg for word in words), message.msg
     assert message.hint and message.level == checks.ERROR
-
-
-def test_the_check_says_nothing_of_good_ones(alias):
-    assert not [each for each in checks.run_checks(tags=["delayq"]) if each.id == "delayq.E007"]
-
-
-# -- who renames it
 
 
 def test_a_data_migration_renames_it_and_workers_follow(alias, broker):
@@ -164,16 +152,13 @@ def test_a_data_migration_renames_it_and_workers_follow(alias, broker):
     assert tasks.CALLS == [(1, 1)]
 
 
-# -- who is told
-
-
 def lose(*names, task="shop.tasks.gone", **values):
     for name in names:
         make(name, **values)
     Schedule._base_manager.filter(name__in=names).update(task=task)
 
 
-def test_schedules_of_unknown_tasks_are_a_problem_with_their_names(well, alias):
+def test_schedules_of_unknown_tasks_are_a_problem_with_their_names_and_the_list_tells_of_them(boss, well, alias):
     make("fine"), make("by its former name", task=OLD, args=[1])
     assert ask()[1]["unknown_tasks"] == {"count": 0, "names": []}
     lose("a", "b")
@@ -188,17 +173,19 @@ def test_schedules_of_unknown_tasks_are_a_problem_with_their_names(well, alias):
     names = found["unknown_tasks"]["names"]
     assert [name.split(" ")[1] for name in names] == ["(shop.tasks.gone)", "(shop.tasks.other)"]
     assert "unknown_tasks: 3 schedules" in text()
+    page = boss.get(LIST).content.decode()
+    assert "3 schedules name a task that no installed app has" in page and "a (shop.tasks.gone)" in page
     alias({})
     assert ask()[1]["unknown_tasks"]["count"] == 4
 
 
 def test_more_than_it_looks_at_is_said(well, monkeypatch):
-    for name in ("database_side", "judge", "as_json"):
+    for name in ("database_side", "judge"):
         monkeypatch.setattr(import_module(f"django_delayq.status.{name}"), "MOST_UNKNOWN", 2)
     lose("a", "b", "c")
     found = ask()[1]
     assert found["problems"][0]["message"].startswith("2+ schedules")
-    assert (found["unknown_tasks"]["count"], found["capped"]) == (2, ["unknown_tasks"])
+    assert found["unknown_tasks"]["count"] == 3
 
 
 def test_looking_for_them_reads_only_rows_of_unknown_tasks():
@@ -210,15 +197,6 @@ def test_looking_for_them_reads_only_rows_of_unknown_tasks():
         with connection.cursor() as cursor:
             cursor.execute("EXPLAIN QUERY PLAN " + asked[1]["sql"])
             assert "USING INDEX delayq_schedule_task " in str(cursor.fetchall())
-
-
-def test_the_list_tells_of_them(boss, well):
-    lose("a")
-    page = boss.get(LIST).content.decode()
-    assert "1 schedule names a task that no installed app has" in page and "a (shop.tasks.gone)" in page
-
-
-# -- the admin
 
 
 def test_the_admin_marks_a_former_name_and_its_form_keeps_it_or_takes_the_present_one(boss, alias, broker):
@@ -238,10 +216,8 @@ def test_the_admin_marks_a_former_name_and_its_form_keeps_it_or_takes_the_presen
 
 def test_an_explanation_knows_it_too(alias):
     row = make("s", task=OLD, args=[1])
-    out = io.StringIO()
-    call_command("delayq_explain", row.name, stdout=out)
-    assert "No installed app" not in out.getvalue()
-    alias({})
-    out = io.StringIO()
-    call_command("delayq_explain", row.name, stdout=out)
-    assert f"No installed app has the @task function {OLD}" in out.getvalue()
+    for aliases, told in ((None, False), ({}, True)):
+        alias(aliases)
+        out = io.StringIO()
+        call_command("delayq_explain", row.name, stdout=out)
+        assert (f"No installed app has the @task function {OLD}" in out.getvalue()) is told

@@ -1,23 +1,19 @@
 """The upkeep lease: which worker does the upkeep, and what becomes of a holder that dies or loses it."""
 
-import json
 import math
 import sys
 import time
 
 import pytest
 
-from django_delayq import alerts, ledger, minutes, mirror, pruning
+from django_delayq import alerts, minutes, mirror, pruning
 from django_delayq.broker.broker import UPKEEP_MS
-from django_delayq.ledger import pruning as batches
 from django_delayq.mirror import pages, swept
-from django_delayq.models import Run
 from django_delayq.worker import upkeep
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
-from tests.integration import histories
-from tests.integration.mirroring import absent, mirrored, schedule
+from tests.integration.mirroring import absent, look, mirrored, schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 mirror_rebuild = sys.modules["django_delayq.mirror.rebuild"]
@@ -45,12 +41,6 @@ def lose_shard(broker, row):
     place = broker.shard_of(f"s{row.pk}", row.queue)
     broker.drop([place])
     assert absent(broker, row)
-
-
-def look(worker):
-    """Have a round come to its look, 30 s later."""
-    worker.upkeep._due["beat"] = 0.0
-    worker.upkeep.round()
 
 
 CHORES = [(mirror, "sweep_if_due"), (pruning, "prune_if_due"), (minutes, "roll_up"), (alerts, "look_now")]
@@ -137,25 +127,6 @@ def test_a_sweep_whose_worker_loses_the_lease_ends_after_its_page(three, broker,
     assert swept.read_last(broker) is None
     assert not three[0].upkeep.holds
     assert broker.upkeep_holder() == "another"
-
-
-def test_a_pass_of_pruning_whose_worker_loses_the_lease_ends_after_its_batch(three, broker, settings, monkeypatch):
-    settings.DELAYQ = {**settings.DELAYQ, "HISTORY_DAYS": 30}
-    monkeypatch.setattr(batches, "PRUNE_BATCH", 10)
-    for number in range(3):
-        histories.history(histories.schedule(f"s{number}"), *range(40, 50), 1)
-    note = json.loads(broker.last_pruning())
-    broker.note_pruning(json.dumps({**note, "at_ms": 0}))
-    prune = ledger.prune
-
-    def losing(rows):
-        broker.seize_upkeep("another")
-        return prune(rows)
-
-    monkeypatch.setattr(ledger, "prune", losing)
-    look(three[0])
-    assert Run.objects.count() == 23
-    assert not three[0].upkeep.holds
 
 
 def test_a_worker_that_ends_gives_the_lease_back_and_only_its_own(three, broker):

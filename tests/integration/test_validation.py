@@ -49,20 +49,16 @@ def refusal(call):
 
 BAD = [
     ("unknown zone", {"timezone": "Mars/Olympus"}, "timezone", ["Mars/Olympus"]),
-    ("empty zone", {"timezone": ""}, "timezone", []),
     ("minute out of range", {"cron": "61 * * * *"}, "cron", ["minute", "61", "59"]),
-    ("too few fields", {"cron": "* * *"}, "cron", ["5"]),
     ("a phrase", {"cron": "every weekday at 9"}, "cron", ["Did you mean 0 9 * * 1-5: at 09:00, Monday to Friday?"]),
     ("no cron at all", {"cron": "every day"}, "cron", ["2 fields", "'every day'"]),
     ("a date that never comes", {"cron": "0 0 31 2 *"}, "cron", ["never"]),
     ("cron of 300 characters", {"cron": "0 0 * * " + "1," * 146 + "1"}, "cron", ["255"]),
     ("interval of zero", {**EVERY, "every": 0 * SECOND}, "every", ["0", "at least 1 s"]),
-    ("interval below a second", {**EVERY, "every": SECOND / 4}, "every", ["0.25", "at least 1 s"]),
     ("negative interval", {**EVERY, "every": -HOUR}, "every", ["-", "at least 1 s"]),
     ("one-off in the past", {"kind": "once", "cron": "", "at": datetime(2020, 2, 1, tzinfo=UTC)}, "at",
      ["2020-02-01", "Run now"]),
     ("cron and interval", {"every": HOUR}, "every", ["'cron'", "exactly one"]),
-    ("cron and instant", {"at": LATER}, "at", ["'cron'", "exactly one"]),
     ("interval and cron", {"kind": "every", "every": HOUR}, "cron", ["'every'", "exactly one"]),
     ("kind without its value", {"kind": "every", "cron": ""}, "every", ["'every'"]),
     ("unknown kind", {"kind": "solar"}, "kind", ["'solar'", "cron, every and once"]),
@@ -78,7 +74,6 @@ BAD = [
     ("unknown task", {"task": "tests.app.tasks.nop"}, "task", ["'tests.app.tasks.nop'", "tests.app.tasks.noop"]),
     ("a function that is no task", {"task": "os.system"}, "task", ["'os.system'", "INSTALLED_APPS"]),
     ("unknown overlap", {"overlap": "side_by_side"}, "overlap", ["side_by_side"]),
-    ("unknown missed", {"missed": "never"}, "missed", ["never"]),
     ("unknown dst_gap", {"dst_gap": "jump"}, "dst_gap", ["jump", "run_after"]),
 ]  # fmt: skip
 
@@ -98,19 +93,15 @@ ARGUMENTS = [
     ("too many", {"args": [1, 2, 3]}, "args", ["too many", "add(a: int, b: int = 1)"]),
     ("missing", {}, "args", ["'a'", "add(a: int, b: int = 1)"]),
     ("unknown name", {"args": [1], "kwargs": {"c": 1}}, "kwargs", ["'c'", "add(a: int, b: int = 1)"]),
-    ("unknown name only", {"kwargs": {"c": 1}}, "kwargs", ["add(a: int, b: int = 1)"]),
     ("given twice", {"args": [1], "kwargs": {"a": 1}}, "kwargs", ["'a'"]),
     ("args no list", {"args": {"a": 1}}, "args", ["list", "dict"]),
-    ("args a text", {"args": "ab"}, "args", ["list", "str"]),
     ("kwargs no object", {"args": [1], "kwargs": [1]}, "kwargs", ["object", "list"]),
     ("a datetime", {"args": [LATER]}, "args", ["datetime", "Allowed are"]),
     ("NaN", {"args": [float("nan")]}, "args", ["JSON", "finite numbers"]),
-    ("infinity", {"args": [[{"x": float("inf")}]]}, "args", ["JSON", "finite numbers"]),
     ("NUL", {"args": ["a\0b"]}, "args", ["NUL"]),
     ("half a surrogate pair", {"args": ["\ud800"]}, "args", ["surrogate"]),
     ("keys that are no text", {"args": [{1: 2}]}, "args", ["text", "1"]),
     ("too large", {"args": ["x" * (64 * 1024)]}, "args", ["65,", "65,536"]),
-    ("huge", {"args": ["x" * (10 * 1024 * 1024)]}, "args", ["65,536"]),
 ]
 
 
@@ -125,8 +116,6 @@ def test_arguments_that_do_not_fit_or_are_no_json_are_refused(values, field, par
 REPORT = "tests.app.tasks.report"
 MISFITS = [
     ({"args": ["soon"]}, "args", "day: a date such as 2026-01-31 is wanted, not 'soon'"),
-    ({"kwargs": {"day": "2026-02-30"}}, "kwargs", "day: a date such as 2026-01-31 is wanted, not '2026-02-30'"),
-    ({"args": ["2026-01-31"], "kwargs": {"pages": "abc"}}, "kwargs", "pages: a whole number is wanted, not 'abc'"),
     ({"args": ["2026-01-31"], "kwargs": {"style": "Rich"}}, "kwargs",
      "style: one of 'plain', 'rich' is wanted, not 'Rich'"),
     ({"args": ["2026-01-31"], "kwargs": {"api_token": 12345}}, "kwargs", "api_token: a text is wanted, not ********"),
@@ -231,9 +220,6 @@ def test_a_schedule_whose_task_is_gone_can_still_be_paused_and_described():
     assert "tests.app.tasks.gone" in refusal(row.full_clean)["task"][0]
 
 
-# -- tasks
-
-
 @task(takes_context=True)
 def with_context(context: TaskContext, path: str, *, mode: str = "w") -> None:
     """Take the context first."""
@@ -264,12 +250,6 @@ def test_the_context_is_not_for_the_caller_to_give(function, args, kwargs, fits)
         assert "with_context(path: str, *, mode: str = 'w')" in str(caught.value)
 
 
-def test_a_task_with_context_is_scheduled_without_it():
-    definition(task="tests.app.tasks.remember", args=["/tmp/x"]).save()  # noqa: S108 - never opened
-    found = refusal(definition(name="b", task="tests.app.tasks.remember", args=["/tmp/x", 2]).save)  # noqa: S108
-    assert "remember(path: str)" in found["args"][0]
-
-
 def test_the_registry_knows_the_tasks_of_installed_apps_and_nothing_else():
     paths = list(registry.get_tasks())
     assert paths == sorted(paths)
@@ -287,31 +267,19 @@ def test_a_task_module_that_only_some_apps_have_may_be_dotted(settings):
     assert "tests.app.tasks.noop" in registry.get_tasks()
 
 
-# -- settings
-
 SETTINGS = [
     ("no dict", ["x"], ["dict", "list"]),
     ("none", None, ["dict", "NoneType"]),
     ("unknown key", {"QUEUE": ["a"]}, ["'QUEUE'", "'QUEUES'", "BATCH_SIZE"]),
-    (
-        "several",
-        {"QUEUE": ["a"], "SHARD": 1, "BATCH_SIZE": 0, "ALERTS": {"MAILS": True, "FAILURES": 0}},
-        [
-            "'QUEUE'. Did you mean 'QUEUES'?",
-            "'SHARD'. Did you mean 'SHARDS'?",
-            "['BATCH_SIZE']",
-            "DELAYQ['ALERTS'] has an unknown key 'MAILS'. Did you mean 'MAIL'?",
-            "['FAILURES'] must be",
-        ],
-    ),
+    ("several", {"QUEUE": ["a"], "SHARD": 1, "BATCH_SIZE": 0, "ALERTS": {"MAILS": True, "FAILURES": 0}},
+     ["'QUEUE'. Did you mean 'QUEUES'?", "'SHARD'. Did you mean 'SHARDS'?", "['BATCH_SIZE']", "['FAILURES'] must be",
+      "DELAYQ['ALERTS'] has an unknown key 'MAILS'. Did you mean 'MAIL'?"]),
     ("lower case", {"prefix": "a"}, ["'prefix'", "'PREFIX'"]),
-    ("unlike any", {"XYZZY": 1}, ["'XYZZY'", "SHARDS"]),
     ("key that is no text", {5: 1}, ["5"]),
     ("REDIS", {"REDIS": 5}, ["DELAYQ['REDIS']", "alias", "5"]),
     ("REDIS empty", {"REDIS": ""}, ["DELAYQ['REDIS']", "''"]),
     ("COMMANDS", {"COMMANDS": "tell"}, ["DELAYQ['COMMANDS']", "a list of names", "'tell'"]),
     ("COMMANDS not a name", {"COMMANDS": ["a b"]}, ["DELAYQ['COMMANDS']", "a b"]),
-    ("COMMANDS twice", {"COMMANDS": ["a", "a"]}, ["DELAYQ['COMMANDS']"]),
     ("COMMAND_MEMORY_MB", {"COMMAND_MEMORY_MB": 1}, ["DELAYQ['COMMAND_MEMORY_MB']", "64"]),
     ("PREFIX", {"PREFIX": "a{b}"}, ["DELAYQ['PREFIX']", "'a{b}'", "A-Z"]),
     ("PREFIX long", {"PREFIX": "a" * 65}, ["DELAYQ['PREFIX']", "64"]),
@@ -321,12 +289,10 @@ SETTINGS = [
     ("QUEUES colon", {"QUEUES": ["a:b"]}, ["DELAYQ['QUEUES']", "'a:b'"]),
     ("QUEUES numbers", {"QUEUES": [1]}, ["DELAYQ['QUEUES']", "[1]"]),
     ("SHARDS zero", {"SHARDS": 0}, ["DELAYQ['SHARDS']", "from 1 to 4096", "0"]),
-    ("SHARDS text", {"SHARDS": "2"}, ["DELAYQ['SHARDS']", "'2'"]),
     ("SHARDS of a queue", {"SHARDS": {"default": 0}}, ["DELAYQ['SHARDS']['default']", "from 1 to 4096"]),
     ("SHARDS of a stranger", {"SHARDS": {"mail": 2}}, ["DELAYQ['SHARDS']", "'mail'", "default"]),
     ("LEASE_SECONDS", {"LEASE_SECONDS": 0.5}, ["DELAYQ['LEASE_SECONDS']", "from 1 to 3600", "0.5"]),
     ("LEASE_SECONDS text", {"LEASE_SECONDS": "30"}, ["DELAYQ['LEASE_SECONDS']", "'30'"]),
-    ("LEASE_SECONDS nan", {"LEASE_SECONDS": float("nan")}, ["DELAYQ['LEASE_SECONDS']", "nan"]),
     ("MAX_RECLAIMS", {"MAX_RECLAIMS": -1}, ["DELAYQ['MAX_RECLAIMS']", "-1"]),
     ("IDLE_CAP_SECONDS", {"IDLE_CAP_SECONDS": 0}, ["DELAYQ['IDLE_CAP_SECONDS']", "0.05 to 60"]),
     ("DRAIN_SECONDS", {"DRAIN_SECONDS": None}, ["DELAYQ['DRAIN_SECONDS']", "None"]),
@@ -335,6 +301,10 @@ SETTINGS = [
     ("BATCH_SIZE fraction", {"BATCH_SIZE": 1.5}, ["DELAYQ['BATCH_SIZE']", "whole"]),
     ("BATCH_SIZE bool", {"BATCH_SIZE": True}, ["DELAYQ['BATCH_SIZE']", "True"]),
     ("TASK_MODULES", {"TASK_MODULES": "tasks"}, ["DELAYQ['TASK_MODULES']", "['tasks']"]),
+    ("TASK_MODULES of no list", {"TASK_MODULES": {"shop": "tasks"}}, ["dict of these"]),
+    ("TASK_MODULES of no name", {"TASK_MODULES": {"shop": [""]}}, ["dict of these"]),
+    ("TASK_MODULES of no app", {"TASK_MODULES": {1: ["tasks"]}}, ["dict of these"]),
+    ("TASK_MODULES empty", {"TASK_MODULES": []}, ["dict of these"]),
     ("TASK_ALIASES", {"TASK_ALIASES": ["a.b"]}, ["DELAYQ['TASK_ALIASES']", "a dict", "['a.b']"]),
     ("TASK_ALIASES no path", {"TASK_ALIASES": {"a.b": "send"}}, ["DELAYQ['TASK_ALIASES']", "'send'"]),
     ("TASK_ALIASES no text", {"TASK_ALIASES": {"a.b": 1}}, ["DELAYQ['TASK_ALIASES']", "{'a.b': 1}"]),
@@ -343,14 +313,9 @@ SETTINGS = [
     ("MIN_INTERVAL_SECONDS", {"MIN_INTERVAL_SECONDS": 0}, ["DELAYQ['MIN_INTERVAL_SECONDS']", "0.001"]),
     ("HISTORY_DAYS", {"HISTORY_DAYS": 0}, ["DELAYQ['HISTORY_DAYS']", "from 1", "0"]),
     ("HISTORY_DAYS text", {"HISTORY_DAYS": "30"}, ["DELAYQ['HISTORY_DAYS']", "None", "dict", "'30'"]),
-    ("HISTORY_DAYS of one", {"HISTORY_DAYS": {"failed": 0}}, ["DELAYQ['HISTORY_DAYS']", "from 1", "{'failed': 0}"]),
-    (
-        "HISTORY_DAYS of what is open",
-        {"HISTORY_DAYS": {"running": 1}},
-        ["succeeded, failed, skipped, lost", "'running'"],
-    ),
+    ("HISTORY_DAYS of open ones", {"HISTORY_DAYS": {"running": 1}}, ["succeeded, failed, skipped, lost", "'running'"]),
     ("HISTORY_DAYS deeper", {"HISTORY_DAYS": {"failed": {"failed": 1}}}, ["DELAYQ['HISTORY_DAYS']"]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("value", "parts"), [row[1:] for row in SETTINGS], ids=[row[0] for row in SETTINGS])
@@ -413,15 +378,6 @@ def test_good_settings_pass_the_checks_without_a_connection(settings):
         assert checked() == []
 
 
-def test_values_of_the_wrong_type_are_refused_by_field():
-    for values, field, words in (
-        ({**EVERY, "every": 15}, "every", "timedelta, not int 15"),
-        ({"kind": "once", "cron": "", "at": "2090-01-01T00:00:00Z"}, "at", "datetime, not str '2090"),
-        ({"jitter": 5}, "jitter", "timedelta, not int 5"),
-    ):
-        assert words in refusal(definition(**values).save)[field][0]
-
-
 @pytest.mark.parametrize(
     ("values", "field", "words"),
     [
@@ -431,9 +387,13 @@ def test_values_of_the_wrong_type_are_refused_by_field():
         ({"keep": "last", "keep_last": 100_001}, "keep_last", "from 1 to 100,000"),
         ({"keep": "none", "keep_last": 5}, "keep_last", "Leave this empty"),
         ({"keep_last": 5}, "keep_last", "Leave this empty"),
+        ({"expected_within": timedelta(0)}, "expected_within", "longer than zero"),
+        ({**EVERY, "every": 15}, "every", "timedelta, not int 15"),
+        ({"kind": "once", "cron": "", "at": "2090-01-01T00:00:00Z"}, "at", "datetime, not str '2090"),
+        ({"jitter": 5}, "jitter", "timedelta, not int 5"),
     ],
 )
-def test_what_is_kept_is_checked_with_the_definition(values, field, words):
+def test_what_is_kept_what_is_expected_and_types_are_checked_with_the_definition(values, field, words):
     assert words in refusal(definition(**values).save)[field][0]
 
 
@@ -520,15 +480,6 @@ def test_a_lazy_object_of_a_task_module_is_not_evaluated(install):
     assert checked() == []
 
 
-@pytest.mark.parametrize("modules", [{"shop": "tasks"}, {"shop": [""]}, {1: ["tasks"]}, []])
-def test_task_modules_by_app_are_lists_of_names(modules):
-    with (
-        override_settings(DELAYQ={"TASK_MODULES": modules}),
-        pytest.raises(ImproperlyConfigured, match="dict of these"),
-    ):
-        conf.get_config()
-
-
 def test_an_address_that_is_none_is_told(settings):
     with override_settings(CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "localhost:1"}}):
         ids = [message.id for message in checked()]
@@ -554,14 +505,12 @@ def no_zones(monkeypatch):
 
 
 def test_without_time_zone_data_utc_works_and_the_checks_say_what_to_install(no_zones, settings):
-    settings.DELAYQ = {**settings.DELAYQ, "ALERTS": {"QUIET": {"*": "22:00-06:00 UTC"}}}
     (message,) = checked()
     assert (message.id, "pip install tzdata" in message.hint) == ("delayq.W012", True)
     row = definition(timezone="UTC")
     row.save()
     row.full_clean()
     assert row.preview(1)
-    assert conf.get_config().alerts.is_quiet("default", LATER, "UTC")
     assert list_next(row, 1)
     assert parse_moment("09:00", "UTC", LATER).first.hour == 9
     assert zones() == ["UTC"]

@@ -1,27 +1,24 @@
 """Rule R6: take-overs are counted where they begin, and from the second one on a suspect runs alone in its process."""
 
-import threading
 import time
 from itertools import pairwise
 
 import pytest
 
 from django_delayq.broker import Broker
-from django_delayq.models import Run, Schedule, Status
+from django_delayq.models import Run, Status
 from django_delayq.worker import isolation
-from django_delayq.worker.loop import Worker
-from django_delayq.worker.options import OK, WorkerOptions
-from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until
-from tests.integration.mirroring import set_due
-from tests.support import DAILY_CRON, make_due, run_burst
+from django_delayq.worker.options import OK
+from tests.acceptance.support import lines, wait_until
+from tests.integration.mirroring import Running, idle_worker, schedule, set_due, view
+from tests.support import make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def note(name, path, seconds=0.0, gate="", **values):
+def note(name, path, seconds=0.0, gate=""):
     kwargs = {"path": str(path), "text": name, "seconds": seconds, "gate": str(gate)}
-    values = {"kind": "cron", "cron": DAILY_CRON, **values}
-    return Schedule.objects.create(name=name, task="tests.app.tasks.note", kwargs=kwargs, **values)
+    return schedule(name, task="tests.app.tasks.note", kwargs=kwargs)
 
 
 def died(broker, *rows, reclaims=None, lapsed=True):
@@ -32,10 +29,7 @@ def died(broker, *rows, reclaims=None, lapsed=True):
     for row in rows:
         point = make_due(broker, row)
         if reclaims is not None:
-            Run.objects.create(
-                schedule=row, schedule_name=row.name, task=row.task, queue=row.queue, generation=row.generation,
-                due_at=point, status=Status.RUNNING, reclaims=reclaims, fence="old", worker="dead",
-            )  # fmt: skip
+            Run.of(row, point, status=Status.RUNNING, reclaims=reclaims, fence="old", worker="dead").save()
     dead = Broker(timeout_seconds=5, worker=f"dead of {rows[0].name}")
     claim = dead.claim(dead.shards()[0], limit=1000, lease_ms=0 if lapsed else 3_600_000, request=1)
     dead.close()
@@ -54,6 +48,16 @@ def patient(monkeypatch):
     monkeypatch.setattr(isolation, "ALONE_WITHIN_SECONDS", 600)
 
 
+@pytest.fixture
+def suspected(broker, tmp_path):
+    """A suspect whose worker died, what is busy before it, and the gate at which that ends."""
+    path, gate = tmp_path / "f", tmp_path / "gate"
+    suspect = note("suspect", path)
+    died(broker, suspect, reclaims=1, lapsed=False)
+    make_due(broker, note("busy", path, gate=gate))
+    return suspect, path, gate
+
+
 def waits_behind(running, broker, suspect, path):
     """Once something runs, let the suspect be claimed; return when it waits for its turn."""
     wait_until(lambda: lines(path), what="what runs before the suspect")
@@ -67,44 +71,6 @@ def spans(path):
     for what, name, _, moment in lines(path):
         times.setdefault(name, {})[what] = float(moment)
     return {name: (found["start"], found["end"]) for name, found in times.items() if len(found) == 2}
-
-
-class Running:
-    """A worker in a thread of this process."""
-
-    def __init__(self, **options):
-        self.worker = Worker(WorkerOptions(**{"queues": ("default",), "threads": 4, **options}))
-        self.status = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self):
-        self.status = self.worker.run()
-
-    def ended(self):
-        self._thread.join(PATIENCE_SECONDS)
-        return self.status
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self.worker.stop()
-        self.ended()
-
-
-def idle_worker(**options):
-    """A worker whose slots never start: what it submits waits."""
-    worker = Worker(WorkerOptions(**{"queues": ("default",), "threads": 1, "burst": True, **options}))
-    worker.upkeep.begin(burst=True, stopping=lambda: False)
-    return worker
-
-
-def view(broker, row):
-    return broker.views([(f"s{row.pk}", row.queue)])[0]
-
-
-# counting
 
 
 def test_a_take_over_counts_when_a_slot_is_free_for_it_and_not_before(broker, tmp_path):
@@ -151,9 +117,6 @@ def test_what_was_handed_back_is_a_suspect_for_the_next_one_too(broker, tmp_path
     assert not Run.objects.exists(), "it was not executed, so nothing counts"
     run_burst(queues=("default",))
     assert (Run.objects.get().status, Run.objects.get().reclaims) == (Status.SUCCEEDED, 1)
-
-
-# alone
 
 
 def test_the_first_take_over_runs_beside_others(broker, tmp_path):
@@ -210,11 +173,8 @@ def test_where_a_single_take_over_is_allowed_it_runs_alone(broker, tmp_path, set
     assert end <= start
 
 
-def test_a_drain_hands_a_waiting_suspect_back_uncounted(broker, tmp_path, patient):
-    path, gate = tmp_path / "f", tmp_path / "gate"
-    suspect = note("suspect", path)
-    died(broker, suspect, reclaims=1, lapsed=False)
-    make_due(broker, note("busy", path, gate=gate))
+def test_a_drain_hands_a_waiting_suspect_back_uncounted(broker, suspected, patient):
+    suspect, path, gate = suspected
     running = Running()
     waits_behind(running, broker, suspect, path)
     running.worker.stop()
@@ -249,11 +209,8 @@ def test_a_suspect_does_not_wait_for_ever_behind_a_long_task(broker, tmp_path, p
         wait_until(lambda: Run.objects.filter(schedule=suspect, status=Status.SUCCEEDED).exists(), 60)
 
 
-def test_a_suspect_whose_schedule_is_disabled_while_it_waits_is_not_started(broker, tmp_path, patient):
-    path, gate = tmp_path / "f", tmp_path / "gate"
-    suspect = note("suspect", path)
-    died(broker, suspect, reclaims=1, lapsed=False)
-    make_due(broker, note("busy", path, gate=gate))
+def test_a_suspect_whose_schedule_is_disabled_while_it_waits_is_not_started(broker, suspected, patient):
+    suspect, path, gate = suspected
     with Running() as running:
         waits_behind(running, broker, suspect, path)
         suspect.refresh_from_db()
@@ -264,12 +221,9 @@ def test_a_suspect_whose_schedule_is_disabled_while_it_waits_is_not_started(brok
     assert [words[1] for words in lines(path)] == ["busy", "busy"]
 
 
-def test_the_lease_of_a_suspect_is_renewed_while_it_waits(broker, tmp_path, settings, patient):
+def test_the_lease_of_a_suspect_is_renewed_while_it_waits(broker, suspected, settings, patient):
     settings.DELAYQ = {**settings.DELAYQ, "LEASE_SECONDS": 3}
-    path, gate = tmp_path / "f", tmp_path / "gate"
-    suspect = note("suspect", path)
-    died(broker, suspect, reclaims=1, lapsed=False)
-    make_due(broker, note("busy", path, gate=gate))
+    suspect, path, gate = suspected
     with Running() as running:
         waits_behind(running, broker, suspect, path)
         (held,) = running.worker.dispatcher.isolation.waiting

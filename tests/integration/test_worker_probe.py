@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from django.test import override_settings
 
-from django_delayq.broker import Broker, keys, probe, scripts
+from django_delayq.broker import Broker, engine, keys, probe, scripts
 from django_delayq.broker.engine import Look, keeps_nothing, look
 from django_delayq.broker.keys import Trial
 from django_delayq.exceptions import BrokerError, BrokerUnavailable
@@ -22,14 +22,8 @@ from tests.integration.shard import PLACE, listening
 from tests.support import make_due, run_burst
 
 EXACT = str(2**53 - 1)
-FIT = Look(
-    "",
-    {"redis_version": "8.8.0", "maxmemory_policy": "noeviction"},
-    (0.0, 0.0),
-    (10, 30),
-    Trial(20, EXACT, EXACT, "m", EXACT, ()),
-)
-SECONDS = 1_000_000
+ABOUT = {"redis_version": "8.8.0", "maxmemory_policy": "noeviction"}
+FIT = Look("", ABOUT, (0.0, 0.0), (10, 30), Trial(20, EXACT, EXACT, "m", EXACT, ()))
 
 
 @pytest.fixture
@@ -40,8 +34,8 @@ def server(prefix):
 
 
 @pytest.fixture
-def warnings(caplog, settings):
-    """What the workers' log warns of; the version of the test's server is left out."""
+def warnings(caplog):
+    """What the workers' log warns of."""
     return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -72,9 +66,6 @@ def refusal():
 
 def ids(*looks):
     return [finding.id for finding in probe.findings(looks)]
-
-
-# -- a server that is fit
 
 
 def test_a_fit_server_is_looked_at_in_four_commands_of_which_nothing_stays(server, warnings):
@@ -118,9 +109,6 @@ def test_what_somebody_else_has_written_under_the_key_of_the_trial_goes(server):
         assert broker.client.dbsize() == 0
 
 
-# -- refused
-
-
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_refuses_a_server_that_evicts_before_it_claims_or_writes_anything(server):
     with server.broker() as broker:
@@ -135,14 +123,9 @@ def test_a_worker_refuses_a_server_that_evicts_before_it_claims_or_writes_anythi
 
 DENIED = [
     ("-evalsha", "evalsha"),
-    ("-@scripting", "evalsha"),
     ("-eval", "eval"),
     ("-time", "time"),
     ("-zadd", "ZADD: "),
-    ("-zmscore", "ZMSCORE: "),
-    ("-zrange", "ZRANGE: "),
-    ("-hset", "HSET: "),
-    ("-hmget", "HMGET: "),
     ("-del", "DEL: "),
     ("-publish", "PUBLISH: "),
     ("resetchannels", "PUBLISH: "),
@@ -165,7 +148,7 @@ def test_a_user_who_may_not_use_the_prefix_is_refused(server):
         assert re.search("permission|access", refusal())
 
 
-@pytest.mark.parametrize("command", ["EVALSHA", "EVAL", "TIME", "ZMSCORE"])
+@pytest.mark.parametrize("command", ["EVALSHA", "TIME", "ZMSCORE"])
 def test_a_server_without_a_command_is_refused_as_one_before_6_2_would_be(prefix, command):
     with Server(extra_args=("--rename-command", command, "another")) as server, pointing_at(server.url):
         text = refusal()
@@ -208,14 +191,6 @@ def test_a_clock_that_stands_still_is_refused_and_one_that_is_coarse_is_not(serv
         assert "delayq.E005" not in ids(each)
 
 
-def test_a_login_that_is_refused_is_called_so(server):
-    with pointing_at(server.url.replace("unix://", "unix://nobody:secret@")):
-        assert "refused the login" in refusal()
-
-
-# -- in trouble, but fit
-
-
 def test_a_full_server_is_not_called_unfit(server):
     with server.broker() as broker:
         broker.client.config_set("maxmemory", 1)
@@ -244,9 +219,6 @@ def test_a_replica_is_waited_for(server):
             start()
 
 
-# -- warned of
-
-
 @pytest.mark.django_db(transaction=True)
 def test_a_server_that_does_not_tell_is_warned_of_once_and_worked_with(server, warnings):
     with server.broker() as broker:
@@ -262,15 +234,10 @@ def test_a_server_that_does_not_tell_is_warned_of_once_and_worked_with(server, w
     assert all("does not tell whether it evicts" in text and "delayq.W004" in text for text in warnings())
 
 
-# -- clocks
-
-
 @pytest.mark.parametrize(("off", "words"), [(5000.0, "behind"), (-5000.0, "ahead of")])
 def test_a_clock_of_this_machine_that_is_off_is_warned_of_with_the_difference(
     server, warnings, monkeypatch, off, words
 ):
-    from django_delayq.broker import engine
-
     real = engine.time.time
     monkeypatch.setattr(engine.time, "time", lambda: real() + off)
     began = time.monotonic()
@@ -309,9 +276,6 @@ def test_clocks_of_primaries_that_differ_from_each_other_are_warned_of():
     assert ids(apart(-1.5, within=1.4)) == ids(apart(0.1, within=1.4)) == []
     assert ids(apart(-2.5, within=1.4)) == ids(apart(1.1, within=1.4)) == ["delayq.W006"]
     assert ids(apart(7), apart(7, "b:1")) == ["delayq.W006"], "it is this machine's clock"
-
-
-# -- a cluster
 
 
 @pytest.fixture

@@ -1,24 +1,22 @@
 """A worker looks again at a server that is another than before: restarted, or a replica in a primary's place."""
 
 import logging
-import threading
+import re
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
 import pytest
-from django.db import connections
 
 from django_delayq.broker import probe
-from django_delayq.exceptions import DelayQError, UnfitServer
+from django_delayq.exceptions import UnfitServer
 from django_delayq.models import Run
 from django_delayq.worker import upkeep
-from django_delayq.worker.loop import Worker
-from django_delayq.worker.options import WorkerOptions
-from tests.acceptance.support import PATIENCE_SECONDS, wait_until
+from django_delayq.worker.options import OK
+from tests.acceptance.support import wait_until
 from tests.faults.harness.proxy import Proxy
 from tests.faults.harness.servers import Server, pointing_at
 from tests.faults.harness.shapes import Node, free_ports
-from tests.integration.mirroring import schedule
+from tests.integration.mirroring import Running, schedule
 from tests.support import make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -41,28 +39,13 @@ def looks(monkeypatch):
 
 
 @contextmanager
-def working(monkeypatch, *, beat_seconds=0.2):
-    """Run a worker in a thread; lend it, and what it ends with."""
-    monkeypatch.setattr(upkeep, "HEARTBEAT_SECONDS", beat_seconds)
-    worker, ends = Worker(WorkerOptions(queues=("default", "mail"), threads=1)), []
-
-    def work():
-        try:
-            ends.append(worker.run())
-        except DelayQError as error:
-            ends.append(error)
-        finally:
-            connections.close_all()
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        wait_until(lambda: ends or worker.options.name in worker.broker.workers())
-        yield worker, ends
-    finally:
-        worker.stop()
-        thread.join(PATIENCE_SECONDS)
-        assert not thread.is_alive()
+def working(monkeypatch):
+    """Run a worker in a thread that has said that it is there, or has ended."""
+    monkeypatch.setattr(upkeep, "HEARTBEAT_SECONDS", 0.2)
+    with Running(queues=("default", "mail"), threads=1) as running:
+        worker = running.worker
+        wait_until(lambda: running.status is not None or worker.options.name in worker.broker.workers())
+        yield running
 
 
 def beats(worker, count):
@@ -76,19 +59,18 @@ def test_a_worker_ends_its_runs_and_itself_where_a_server_that_evicts_has_taken_
     server, monkeypatch, tmp_path
 ):
     with Server(extra_args=EVICTING) as other, Proxy(server.socket) as proxy, pointing_at(proxy.url):
-        with working(monkeypatch) as (worker, ends):
+        with working(monkeypatch) as running:
             path, gate = tmp_path / "note", tmp_path / "gate"
             note = {"task": "tests.app.tasks.note", "kwargs": {"path": str(path), "gate": str(gate)}}
             row = schedule(kind="every", cron="", every=timedelta(days=1), **note)
-            make_due(worker.broker, row)
+            make_due(running.worker.broker, row)
             wait_until(path.exists)
             proxy.lead_to(other.socket)
-            wait_until(lambda: worker.stopping)
+            wait_until(lambda: running.worker.stopping)
             gate.touch()
-            wait_until(lambda: ends)
-        assert isinstance(ends[0], UnfitServer)
-        assert "maxmemory-policy 'allkeys-lru'" in str(ends[0])
-        assert "Set it to noeviction" in str(ends[0])
+            running.ended()
+        assert isinstance(running.status, UnfitServer)
+        assert re.search("maxmemory-policy 'allkeys-lru'.*Set it to noeviction", str(running.status))
     assert [run.status for run in Run.objects.filter(schedule=row)] == ["succeeded"]
 
 
@@ -104,21 +86,20 @@ def test_a_worker_refuses_a_replica_that_evicts_once_it_is_the_primary_although_
         second.call("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
         proxy = stack.enter_context(Proxy(("127.0.0.1", first.port)))
         stack.enter_context(pointing_at(proxy.url))
-        _, ends = stack.enter_context(working(monkeypatch))
+        running = stack.enter_context(working(monkeypatch))
         wait_until(lambda: second.call("DBSIZE") > 3)  # layout, workers, epochs
         second.call("REPLICAOF", "NO", "ONE")
         proxy.lead_to(("127.0.0.1", second.port))
-        wait_until(lambda: ends)
-    assert isinstance(ends[0], UnfitServer)
+        assert isinstance(running.ended(), UnfitServer)
 
 
 def test_a_worker_goes_on_where_the_other_server_is_fit_and_looks_at_it_once(server, monkeypatch, looks):
     with Server() as other, Proxy(server.socket) as proxy, pointing_at(proxy.url):
-        with working(monkeypatch) as (worker, ends):
+        with working(monkeypatch) as running:
             proxy.lead_to(other.socket)
             wait_until(lambda: len(looks) == 2)
-            beats(worker, 3)
-        assert ends == [0]
+            beats(running.worker, 3)
+        assert running.status == OK
     assert len({probe.run_ids(each.about for each in taken) for taken in looks}) == len(looks) == 2
 
 
@@ -135,11 +116,11 @@ def test_what_was_warned_of_is_not_said_again_and_what_is_new_is(server, monkeyp
 
 
 def test_the_same_server_is_not_looked_at_again_and_costs_a_question_a_heartbeat(server, monkeypatch, looks):
-    with pointing_at(server.url), working(monkeypatch) as (worker, _), server.broker() as broker:
+    with pointing_at(server.url), working(monkeypatch) as running, server.broker() as broker:
         wait_until(lambda: broker.last_sweep())
-        beats(worker, 1)  # so that the round which has swept is over
+        beats(running.worker, 1)  # so that the round which has swept is over
         broker.client.config_resetstat()
-        beats(worker, 5)
+        beats(running.worker, 5)
         stats = broker.client.info("commandstats")
     assert len(looks) == 1
     assert stats["cmdstat_info"]["calls"] <= stats["cmdstat_zadd"]["calls"] + 1  # the first may be of a round before
@@ -151,12 +132,12 @@ def test_a_server_that_was_away_and_does_not_say_who_it_is_may_be_another(server
     with server.broker() as broker, Proxy(server.socket) as proxy:
         broker.client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*", "+@all", rule)
         url = proxy.url.replace("redis://", "redis://app:secret@")
-        with pointing_at(url), working(monkeypatch) as (worker, ends):
+        with pointing_at(url), working(monkeypatch) as running:
             proxy.refuse()
-            wait_until(lambda: worker.trouble.until)
+            wait_until(lambda: running.worker.trouble.until)
             proxy.accept()
-            wait_until(lambda: not worker.trouble.until)
-            wait_until(lambda: not worker.upkeep._check_layout.is_set())
-            beats(worker, 3)
-        assert ends == [0]
+            wait_until(lambda: not running.worker.trouble.until)
+            wait_until(lambda: not running.worker.upkeep._check_layout.is_set())
+            beats(running.worker, 3)
+        assert running.status == OK
     assert len(looks) == taken

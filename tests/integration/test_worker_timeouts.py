@@ -14,16 +14,17 @@ import pytest
 from django.db import connections
 
 from django_delayq.exceptions import TaskTimeout
-from django_delayq.models import Run, Schedule, Status
+from django_delayq.models import Run, Status
 from django_delayq.timing import to_ms
 from django_delayq.worker import loop, timeouts
 from django_delayq.worker.held import Held
-from django_delayq.worker.loop import Worker
-from django_delayq.worker.options import OK, RECYCLE, UNFINISHED, WorkerOptions
+from django_delayq.worker.options import OK, RECYCLE, UNFINISHED
 from django_delayq.worker.slots import forget_connections
 from django_delayq.worker.timeouts import Timeouts, Watch
 from tests.acceptance.support import PATIENCE_SECONDS, lines, wait_until, worker
-from tests.support import DAILY_CRON, DAY, make_due, run_burst
+from tests.integration import mirroring
+from tests.integration.mirroring import Running, view
+from tests.support import DAY, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,15 +35,7 @@ STOPPED = "django_delayq.exceptions.TaskTimeout: stopped after its timeout of 0.
 
 def schedule(task, name="s", timeout=0.3, **values):
     limit = None if timeout is None else timedelta(seconds=timeout)
-    values = {"kind": "cron", "cron": DAILY_CRON, "timeout": limit, **values}
-    return Schedule.objects.create(name=name, task=f"tests.app.tasks.{task}", **values)
-
-
-def view(broker, row):
-    return broker.views([(f"s{row.pk}", row.queue)])[0]
-
-
-# soft
+    return mirroring.schedule(name, task=f"tests.app.tasks.{task}", timeout=limit, **values)
 
 
 def test_a_task_that_takes_too_long_is_stopped_by_an_exception(broker):
@@ -56,32 +49,6 @@ def test_a_task_that_takes_too_long_is_stopped_by_an_exception(broker):
     assert view(broker, row).point_ms == to_ms(point + DAY)
 
 
-def test_a_task_that_catches_every_exception_of_its_steps_is_stopped_too(broker):
-    make_due(broker, schedule("spin", args=[LONG, True]))
-    assert run_burst() == OK
-    assert Run.objects.get().reason == STOPPED
-
-
-def test_a_task_may_clean_up_and_succeed(broker, tmp_path):
-    make_due(broker, schedule("tidy", args=[str(tmp_path / "f"), LONG]))
-    run_burst()
-    assert (Run.objects.get().status, Run.objects.get().result) == (Status.SUCCEEDED, "stopped early")
-    assert (tmp_path / "f").read_text() == "tidied"
-
-
-def test_a_timeout_is_a_failed_attempt_like_any_other(broker):
-    make_due(broker, schedule("spin", args=[LONG], max_attempts=2, backoff=timedelta(0)))
-    run_burst()
-    run = Run.objects.get()
-    assert (run.status, run.attempt) == (Status.FAILED, 2)
-
-
-def test_a_task_within_its_timeout_notices_nothing(broker):
-    make_due(broker, schedule("spin", args=[0.05], timeout=LONG))
-    assert run_burst() == OK
-    assert Run.objects.get().result == "spun"
-
-
 def test_a_transaction_that_a_stopped_task_left_open_concerns_nobody_else(broker, caplog):
     """Both run in the same slot's thread, one after the other; the first one's transaction would lock the ledger."""
     for name, seconds in (("first", LONG), ("second", 0.01)):
@@ -89,18 +56,6 @@ def test_a_transaction_that_a_stopped_task_left_open_concerns_nobody_else(broker
     run_burst(threads=1)
     assert "locked" not in caplog.text
     assert dict(Run.objects.values_list("schedule_name", "status")) == {"first": "failed", "second": "succeeded"}
-
-
-# async def
-
-
-def test_a_coroutine_is_cancelled_by_its_event_loop(broker, tmp_path):
-    """A thread that waits in an event loop could not be interrupted."""
-    make_due(broker, schedule("aspin", args=[str(tmp_path / "f"), LONG]))
-    assert run_burst() == OK
-    run = Run.objects.get()
-    assert (run.status, run.reason) == (Status.FAILED, STOPPED)
-    assert (tmp_path / "f").read_text() == "cancelled"
 
 
 def test_a_coroutine_within_its_timeout_returns(broker, tmp_path):
@@ -115,31 +70,10 @@ def test_a_timeout_error_of_the_task_itself_is_told_apart(broker):
     assert Run.objects.get().reason == "TimeoutError: the bank did not answer"
 
 
-# hard
-
-
 @pytest.fixture
 def short_grace(settings, monkeypatch):
     settings.DELAYQ = {**settings.DELAYQ, "TIMEOUT_GRACE_SECONDS": 0.3}
     monkeypatch.setattr(loop, "SLOTS_SECONDS", 0.2)
-
-
-class Running:
-    """A worker in a thread of this process."""
-
-    def __init__(self, **options):
-        self.status = None
-        self.worker = Worker(WorkerOptions(**{"queues": ("default",), "threads": 2, **options}))
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self):
-        self.status = self.worker.run()
-
-    def ended(self):
-        self._thread.join(PATIENCE_SECONDS)
-        assert not self._thread.is_alive()
-        return self.status
 
 
 def test_what_does_not_react_is_recorded_without_it_and_the_process_is_recycled(broker, tmp_path, short_grace):
@@ -148,7 +82,7 @@ def test_what_does_not_react_is_recorded_without_it_and_the_process_is_recycled(
     make_due(broker, row)
     beside = tmp_path / "gate beside"
     make_due(broker, schedule("note", name="beside", timeout=None, args=[str(neighbour), "n", 0, str(beside)]))
-    running = Running()
+    running = Running(threads=2)
     wait_until(lambda: lines(trace) and lines(neighbour), 30)
     waiting = schedule("noop", name="waiting", timeout=None)
     make_due(broker, waiting)
@@ -251,34 +185,22 @@ class GateThatMeets(Watch):
         if threading.get_ident() != self.ident:
             return self._real.acquire(blocking=False)
         won = self._first == "task" and self._real.acquire(blocking=False)
+        self.send()
+        return won or self._real.acquire(blocking=False)
+
+    def send(self):
         sender = threading.Thread(target=self.interrupt)
         sender.start()
         sender.join()
-        return won or self._real.acquire(blocking=False)
 
 
 @pytest.mark.parametrize(("first", "expected"), [("task", (1, type(None))), ("watcher", (None, TaskTimeout))])
 def test_whoever_is_first_at_the_gate_decides(first, expected, monkeypatch):
-    monkeypatch.setattr(timeouts, "Watch", lambda *args, **kwargs: GateThatMeets(first))
+    gate = GateThatMeets(first)
+    monkeypatch.setattr(timeouts, "Watch", lambda *args, **kwargs: gate)
     value, error = Watched().timeouts.run(lambda: 1, held(), LONG, interrupt=True)
     assert (value, type(error)) == expected
-    assert busy(0.05) == "done"
-
-
-def test_a_watching_thread_that_is_late_sends_nothing(monkeypatch):
-    """It has looked while the task ran, and gets to act when the thread does something else."""
-    made = []
-
-    class Remembered(Watch):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            made.append(self)
-
-    monkeypatch.setattr(timeouts, "Watch", Remembered)
-    assert Watched().timeouts.run(lambda: 1, held(), LONG, interrupt=True) == (1, None)
-    sender = threading.Thread(target=made[0].interrupt)
-    sender.start()
-    sender.join()
+    gate.send()  # one that is late: the thread does something else by now
     assert busy(0.05) == "done"
 
 

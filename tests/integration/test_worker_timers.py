@@ -1,9 +1,8 @@
 """When a worker turns to which place: what it knows of heads, how often it looks, and what it leaves to others."""
 
 import random
-import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +15,9 @@ from django_delayq.worker import timers
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from django_delayq.worker.timers import FEWEST_LOOKS, Timers
-from tests.acceptance.support import PATIENCE_SECONDS, wait_until
-from tests.support import DAILY_CRON, make_due
+from tests.acceptance.support import wait_until
+from tests.integration.mirroring import Running, schedule
+from tests.support import make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
 CAP_SECONDS = 5.0
@@ -99,8 +99,7 @@ def test_a_place_is_left_to_others_for_a_moment_and_not_all_the_time(broker, clo
 def test_a_claim_whose_reply_was_lost_is_repeated_at_once(broker, monkeypatch):
     """Its members are leased to nobody who knows it, so that the head is a lease's end, and no reason to claim."""
     worker = Worker(WorkerOptions(queues=("default",), threads=1, name="me"))
-    row = Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=DAILY_CRON)
-    make_due(broker, row)
+    make_due(broker, schedule())
     (place,) = worker.shards
     real = worker.broker.claim
 
@@ -118,34 +117,13 @@ def test_a_claim_whose_reply_was_lost_is_repeated_at_once(broker, monkeypatch):
     worker.broker.close()
 
 
-@contextmanager
-def fleet(broker, count):
-    """Run so many workers of one slot each in threads of this process."""
-    workers = [Worker(WorkerOptions(queues=("default",), threads=1)) for _ in range(count)]
-    threads = [threading.Thread(target=worker.run, daemon=True) for worker in workers]
-    for thread in threads:
-        thread.start()
-    try:
-        wait_until(lambda: len(broker.workers()) == count, 30, "all workers")
-        yield workers
-    finally:
-        for worker in workers:
-            worker.stop()
-        for thread in threads:
-            thread.join(PATIENCE_SECONDS)
-
-
 def test_what_is_due_while_a_worker_is_busy_is_run_by_the_others(broker, tmp_path):
     gate = tmp_path / "gate"
-    with fleet(broker, 3) as workers:
-        blocker = Schedule.objects.create(
-            name="blocker",
-            task="tests.app.tasks.note",
-            args=[str(tmp_path / "blocker"), "blocker", 0, str(gate)],
-            kind="cron",
-            cron=DAILY_CRON,
-        )
-        make_due(broker, blocker)
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Running(threads=1)).worker for _ in range(3)]
+        wait_until(lambda: len(broker.workers()) == 3, 30, "all workers")
+        args = [str(tmp_path / "blocker"), "blocker", 0, str(gate)]
+        make_due(broker, schedule("blocker", task="tests.app.tasks.note", args=args))
         busy = []
         wait_until(lambda: busy.extend(w for w in workers if w.slots.running) or busy, 30)
         at = from_ms(int((time.time() + 1) * 1000))

@@ -28,9 +28,8 @@ from django_delayq.worker.held import Held, Verdicts
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from django_delayq.worker.recorder import Recorder, is_passing
-from tests.acceptance.support import wait_until
 from tests.app import tasks
-from tests.integration.mirroring import schedule
+from tests.integration.mirroring import schedule, until
 from tests.support import make_due
 
 KEPT = [InternalError, InterfaceError, OperationalError, ProgrammingError]
@@ -300,11 +299,3 @@ def test_a_backfill_that_the_table_refuses_is_an_error(broker):
     with every_row_refused(), pytest.raises(IntegrityError):
         orders.backfill(row, *dates)
     assert orders.backfill(row, *dates)
-
-
-def until(worker, met):
-    def round_by_round():
-        worker.round(0.01)
-        return met()
-
-    wait_until(round_by_round)

@@ -61,14 +61,7 @@ def test_what_the_readme_imports_from_here_is_there(block):
 
 
 def test_every_block_is_of_a_known_kind():
-    assert {block.kind for block in BLOCKS} <= {
-        "file",
-        "doctest",
-        "settings",
-        "fragment",
-        "script",
-        "definitions",
-        "excerpt",
-    }
+    known = {"file", "doctest", "settings", "fragment", "script", "definitions", "excerpt"}
+    assert {block.kind for block in BLOCKS} <= known
     assert len(of("doctest")) >= 5
     assert {block.name for block in of("file")} >= {"settings.py", "shop/tasks.py", "conftest.py"}

@@ -25,7 +25,6 @@ from django_delayq.models import (
     Control,
     Declaration,
     Definition,
-    Dismissal,
     Run,
     Schedule,
     ScheduleState,
@@ -139,7 +138,7 @@ def jobs(broker, row):
 
 
 ROWS = (
-    Schedule, ScheduleState, Declaration, Run, Tombstone, LogEntry, Control, Cancellation, Dismissal,
+    Schedule, ScheduleState, Declaration, Run, Tombstone, LogEntry, Control, Cancellation,
     Definition, Alert,
 )  # fmt: skip
 

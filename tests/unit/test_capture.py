@@ -5,7 +5,7 @@ import io
 import logging
 import sys
 import threading
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import pytest
 
@@ -15,17 +15,17 @@ from tests.acceptance.support import wait_until
 
 
 @pytest.fixture(autouse=True)
-def handlers_are_called_by_whom_they_were():
-    before = logging.Logger.callHandlers
+def logging_is_as_it_was():
+    before = logging.Logger.callHandlers, logging.root.handlers[:]
     yield
-    assert logging.Logger.callHandlers is before
+    assert (logging.Logger.callHandlers, logging.root.handlers) == before
 
 
 @contextmanager
-def listens(most=1000):
+def listens(most=1000, **options):
     """Listen; yield what is printed meanwhile. pytest has a stream of its own for each phase of a test."""
     stream = io.StringIO()
-    with redirect_stdout(stream), listening(most):
+    with redirect_stdout(stream), listening(most, **options):
         yield stream
 
 
@@ -49,14 +49,14 @@ def test_what_is_printed_is_noted_and_printed():
     assert stdout.getvalue() == "a b\nof nobody\ncd"
 
 
-@pytest.mark.parametrize("queued", [False, True])
-def test_what_is_logged_is_noted_once_whatever_its_handlers_do(queued):
+@pytest.mark.parametrize("direct", [False, True])
+def test_what_is_logged_is_noted_once_whatever_its_handlers_do(direct):
     logger = logging.getLogger("shop.capture")
-    logger.propagate, handler = False, logging.Handler()
+    handler = logging.Handler()
     handler.emit = lambda record: print(handler.format(record))
     logger.addHandler(handler)
     try:
-        with LogQueue() if queued else nullcontext(), listens() as stdout:
+        with LogQueue(direct=direct) as log, listens(put=log.print) as stdout:
             text = said(lambda: logger.error("No %s", "luck"))
             assert said(lambda: logger.debug("below the level")) == ""
             assert "ZeroDivisionError" in said(lambda: divide(logger))
@@ -65,7 +65,28 @@ def test_what_is_logged_is_noted_once_whatever_its_handlers_do(queued):
         assert stdout.getvalue().startswith("No luck\n")
     finally:
         logger.removeHandler(handler)
-        logger.propagate = True
+
+
+def test_what_a_logger_does_not_propagate_is_not_heard(monkeypatch):
+    logger = logging.getLogger("shop.capture")
+    monkeypatch.setattr(logger, "propagate", False)
+    monkeypatch.setattr(logger, "handlers", [logging.NullHandler()])
+    with listens():
+        assert said(lambda: logger.error("No luck")) == ""
+
+
+@pytest.mark.parametrize("handled", [False, True])
+def test_what_no_handler_of_the_project_takes_is_printed_to_stderr_as_ever(handled, monkeypatch):
+    logger, stderr = logging.getLogger("shop.capture"), io.StringIO()
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logger, "handlers", [logging.NullHandler()] * handled)
+    with redirect_stderr(stderr), listens():
+        text = said(lambda: logger.warning("No luck"))
+        said(lambda: logger.info("below the level"))
+        monkeypatch.setattr(logger, "handlers", [])  # before the fixture looks
+    assert text.count("No luck") == 1
+    assert stderr.getvalue() == "" if handled else stderr.getvalue() == "No luck\n"
+    monkeypatch.undo()
 
 
 def divide(logger):
@@ -123,8 +144,7 @@ def test_what_is_held_meanwhile_is_bounded():
     output = Output(1000)
     for _ in range(10_000):
         output.add("x" * 999)
-    held = len(output._former.getvalue()) + len(output._newest.getvalue())
-    assert held < 4 * 1000
+    assert sum(map(len, output._texts)) < 2 * 1000
 
 
 def test_of_a_long_line_the_beginning_that_was_cut_is_left_out():

@@ -2,11 +2,10 @@
 -- KEYS     the constant list
 -- ARGV     none
 -- RETURNS  now_ms, members, due members, leased members, the ms at which the first of them came or comes due | '',
---          epoch | '', points, generations, members with a score that no member can have, and of the second lane:
---          members, due members
+--          epoch | '', points, generations, and of the second lane: members, due members
 -- COST     O(log N + 200)
 -- ATOMIC BECAUSE the counts must belong to one instant.
-local now, due, all, first, astray = server_ms(), {}, {}, math.huge, 0
+local now, due, all, first = server_ms(), {}, {}, math.huge
 
 -- When the first of those whose turn it is came due: its turn without its priority. A retry and a lapsed lease came due
 -- later than their point, and say nothing; one with jitter counts from its point.
@@ -24,11 +23,9 @@ for lane, keys in ipairs(LANES) do
   local ready = call('ZCARD', keys[2])
   due[lane] = call('ZCOUNT', keys[1], '-inf', int(now)) + ready
   all[lane] = call('ZCARD', keys[1]) + ready
-  -- Behind the last millisecond of the year 9999.
-  astray = astray + call('ZCOUNT', keys[1], '(253402300799999', '+inf')
   first = math.min(first, tonumber(call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')[2] or math.huge), first_ready(keys[2]))
 end
 return {
   int(now), all[1] + all[2], due[1] + due[2], call('HLEN', LEASE), first < math.huge and int(first) or '', call('GET', EPOCH) or '',
-  call('HLEN', POINT), call('HLEN', GEN), astray, all[2], due[2]
+  call('HLEN', POINT), call('HLEN', GEN), all[2], due[2]
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db import Error
 
 from django_delayq import alerts, conf, status
@@ -36,7 +37,6 @@ class Command(BaseCommand):
         parser.add_argument(
             "--timeout", metavar="SECONDS", type=float, default=2.0, help="Answer within so long (default 2)."
         )
-
         parser.add_argument(
             "--alert",
             action="store_true",
@@ -60,7 +60,8 @@ class Command(BaseCommand):
             self._alert()
         problems = status.judge(snapshot, max_lag=options["max_lag"])
         if options["json"]:
-            self.stdout.write(plain(json.dumps(status.as_dict(snapshot, problems), ensure_ascii=False)))
+            values = status.as_dict(snapshot, problems)
+            self.stdout.write(plain(json.dumps(values, cls=DjangoJSONEncoder, ensure_ascii=False)))
         else:
             for line in status.as_lines(snapshot, problems):
                 self.stdout.write(plain(line))

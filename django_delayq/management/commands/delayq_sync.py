@@ -74,12 +74,12 @@ class Command(BaseCommand):
         dry_run = options["dry_run"]
         mirror.check_layout(broker, claim=not dry_run)
         found = declared.sync(dry_run=dry_run)
-        for line in () if options["json"] else (*found.lines, *found.notes):
+        for line in () if options["json"] else found.lines:
             self.stdout.write(line)
         if found and not options["json"]:
             self.stdout.write(f"{found.checked} declared schedules, {found.changed} {_changed(options)}.")
         sweep = partial(mirror.full_sweep, dry_run=True) if dry_run else mirror.sweep_now
-        self._sweep(broker, options, sweep, declared=[*found.lines, *found.notes])
+        self._sweep(broker, options, sweep, declared=found.lines)
         if found.problems:
             raise CommandError("\n".join(["Of the declared schedules, these could not be synced:", *found.problems]))
 

@@ -7,7 +7,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -21,7 +21,7 @@ from django_delayq.exceptions import DelayQError, OutdatedRelease
 from django_delayq.ledger import sqlite
 from django_delayq.metrics import server
 from django_delayq.side_channels import note_handler_failure
-from django_delayq.supervisor.channel import Channel
+from django_delayq.supervisor.parent import Parent
 from django_delayq.supervisor.process import END_SECONDS, end_at_once, end_within, open_standard_streams
 from django_delayq.supervisor.signals import WorkerSignals
 from django_delayq.supervisor.supervisor import Supervisor
@@ -80,17 +80,17 @@ class Command(BaseCommand):
         """Run, and exit with the worker's status."""
         if self._called_from_command_line:
             open_standard_streams()
-        channel = Channel.found_in(os.environ)
-        self._log(options, channel)
-        worker_options = _worker_options(options, channel)
+        parent = Parent.found_in(os.environ)
+        self._log(options, parent)
+        worker_options = _worker_options(options, parent)
         if options["reload"]:
             autoreload.run_with_reloader(self._run_reloaded, worker_options)
             return
         try:
-            if options["processes"] is not None and channel is None:
+            if options["processes"] is not None and parent is None:
                 exit_status = self._supervise(worker_options, options["processes"])
             else:
-                exit_status = self._run(worker_options, channel)
+                exit_status = self._run(worker_options, parent)
         except BaseException:
             if self._called_from_command_line:
                 end_within(END_SECONDS, UNFINISHED)
@@ -110,17 +110,17 @@ class Command(BaseCommand):
         end_within(END_SECONDS, exit_status)
         return exit_status
 
-    def _run(self, worker_options: WorkerOptions, channel: Channel | None) -> int:
-        log = LogQueue()
-        with log if self._called_from_command_line else nullcontext():
+    def _run(self, worker_options: WorkerOptions, parent: Parent | None) -> int:
+        log = LogQueue(direct=not self._called_from_command_line)
+        with log:
             worker = self._worker(worker_options)
-            _prepare_database(channel)
-            signals = WorkerSignals(worker, supervised=channel is not None)
+            _prepare_database(parent)
+            signals = WorkerSignals(worker, supervised=parent is not None)
             signals.obey()
-            if channel is not None:
-                channel.watch(signals.drain)
+            if parent is not None:
+                parent.watch(signals.drain)
             try:
-                exit_status = self._work(worker)
+                exit_status = self._work(worker, log)
             finally:
                 if not self._called_from_command_line:
                     signals.restore()
@@ -138,7 +138,9 @@ class Command(BaseCommand):
         """Run in the reloader's thread. What goes wrong is shown, and the next change tries again."""
         worker = self._worker(worker_options)
         _prepare_database(None)
-        if self._work(worker) == RECYCLE:
+        with LogQueue(direct=True) as log:
+            exit_status = self._work(worker, log)
+        if exit_status == RECYCLE:
             sys.stdout.flush()
             os._exit(RELOAD)
 
@@ -149,24 +151,24 @@ class Command(BaseCommand):
         logger.info(text, worker_options.name, queues, worker_options.threads, tasks)
         return worker
 
-    def _work(self, worker: Worker) -> int:
+    def _work(self, worker: Worker, log: LogQueue) -> int:
         try:
             with _listening(worker.options):
                 telling = server.served(worker)
-            with telling, listening(conf.get_config().max_output_bytes), isolated.opened():
+            with telling, listening(conf.get_config().max_output_bytes, log.print), isolated.opened():
                 return worker.run()
         except (DelayQError, DatabaseError) as error:
             outdated = isinstance(error, OutdatedRelease)
             raise CommandError(str(error), returncode=OUTDATED if outdated else UNFINISHED) from error
 
-    def _log(self, options: dict[str, Any], channel: Channel | None) -> None:
+    def _log(self, options: dict[str, Any], parent: Parent | None) -> None:
         """Log to standard output, unless the project has configured our loggers itself."""
         logging.getLogger(task.__module__.rpartition(".")[0]).addFilter(TASK_FILTER)
         ours = logging.getLogger("django_delayq")
         if ours.handlers:
             return
         handler = _Handler(sys.stdout)
-        process = None if channel is None else channel.number
+        process = None if parent is None else parent.number
         handler.setFormatter(JsonFormatter(process) if options["json_logs"] else LineFormatter(process))
         ours.addHandler(handler)
         ours.propagate = False
@@ -174,11 +176,11 @@ class Command(BaseCommand):
         ours.setLevel(levels.get(options["verbosity"], logging.DEBUG))
 
 
-def _prepare_database(channel: Channel | None) -> None:
+def _prepare_database(parent: Parent | None) -> None:
     """Set what SQLite needs. Called where a log that cannot be written holds up nothing."""
     database = connections[ledger.database()]
     lacking = sqlite.prepare(database)
-    if lacking and channel is None:
+    if lacking and parent is None:
         text = "The OPTIONS of the SQLite database %r do not suit several writers: %s. %s"
         kept = "Workers keep what is set there." if sqlite.lacking(database) else "Workers set this for themselves."
         logger.warning(text, database.alias, ", ".join(lacking), f"{kept} {UNSET}")
@@ -193,7 +195,7 @@ class _Handler(logging.StreamHandler[Any]):
             note_handler_failure(error)
 
 
-def _worker_options(options: dict[str, Any], channel: Channel | None) -> WorkerOptions:
+def _worker_options(options: dict[str, Any], parent: Parent | None) -> WorkerOptions:
     config = conf.get_config()
     queues = config.queues
     _check_together(options)
@@ -215,7 +217,7 @@ def _worker_options(options: dict[str, Any], channel: Channel | None) -> WorkerO
         threads=options["threads"],
         burst=options["burst"],
         max_runs=options["max_runs"],
-        metrics_port=options["metrics"] and options["metrics"] + (0 if channel is None else channel.number - 1),
+        metrics_port=options["metrics"] and options["metrics"] + (0 if parent is None else parent.number - 1),
         metrics_host=options["metrics_host"],
     )
 

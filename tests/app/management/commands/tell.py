@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import time
-from argparse import BooleanOptionalAction
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,7 @@ class Command(BaseCommand):
         parser.add_argument("--exit-status", type=int, default=0)
         parser.add_argument("--seconds", type=float, default=0)
         parser.add_argument("--stubborn", action="store_true", help="ignore SIGTERM")
-        parser.add_argument("--no-input", action="store_false", dest="interactive")
-        parser.add_argument("--colour", action=BooleanOptionalAction)
         parser.add_argument("--tag", action="append")
-        parser.add_argument("--pair", nargs=2)
         parser.add_argument("--pids", help="where to write its own id and that of a child which does not end")
         parser.add_argument("--megabytes", type=int, default=0)
         parser.add_argument("--fail", help="the text of a CommandError")
