@@ -3,17 +3,16 @@
 import os
 
 
-def set_up() -> str:
-    """Set Django and the database up with the suite's settings and a server; return the prefix of this process."""
+def set_up() -> None:
+    """Set Django and the database up with the suite's settings and a server, under a prefix of this process."""
     from django_delayq.embedded import redis_url
 
     redis_url()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
-    os.environ["DELAYQ_TEST_PREFIX"] = prefix = f"bench{os.getpid()}"
+    os.environ["DELAYQ_TEST_PREFIX"] = f"bench{os.getpid()}"
     import django
 
     django.setup()
     from django.core.management import call_command
 
     call_command("migrate", verbosity=0)
-    return prefix

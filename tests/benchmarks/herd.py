@@ -1,8 +1,8 @@
 """How long one worker process takes for a herd: very many schedules that are due at the same minute, in a long ledger.
 
 Run from the project's root, with DATABASE_URL naming a PostgreSQL database that is empty, or that `.pages` has filled:
-`python -m tests.benchmarks.herd [--schedules N] [--runs N] [--herd N] [--rounds N] [--workers N] [--threads N]
-[--batch-size N] [--shards N] [--cluster] [--sweep] [--history-days N]`. The first run gives every schedule a new
+`python -m tests.benchmarks.herd [--schedules N] [--runs N] [--herd N] [--rounds N] [--workers N] [--shards N]
+[--cluster] [--history-days N]`. The first run gives every schedule a new
 beginning, so that no more than some 400 a minute are due beside the herd: have a copy of what you need (`createdb -T`).
 Redis is a server of its own, or a cluster of three primaries. Each round gives the herd another minute, waits for it,
 and prints when all was recorded, and how late the points were claimed. Asserts nothing about time, but that the whole
@@ -10,7 +10,6 @@ herd has succeeded.
 """
 
 import argparse
-import threading
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -76,23 +75,13 @@ def choose_minute(broker: Any) -> datetime:
 
 def play(options: argparse.Namespace, broker: Any, *, prune: bool) -> None:
     """Have one herd, and print what it took."""
-    from django_delayq import mirror
-
     due, places = choose_minute(broker), broker.shards()
     note_chores_done(broker, pruning=not prune)
-    with running_workers(broker, options.workers, "--threads", str(options.threads)) as pids:
+    with running_workers(broker, options.workers) as pids:
         time.sleep(max(0.0, due.timestamp() - time.time() - 3))
-        report, before = [""], deleted()
+        before = deleted()
         usage, databases, caches = Usage(pids), Usage(backends()), Usage(redis_pids(servers_of(broker)))
 
-        def sweep() -> None:
-            began = time.monotonic()
-            found = mirror.full_sweep(broker)
-            report[0] = f"{found.checked} schedules in {time.monotonic() - began:.1f} s, {len(found.lines)} mended"
-
-        sweeper = threading.Thread(target=sweep) if options.sweep else None
-        if sweeper:
-            sweeper.start()
         with scripts_and_pings(servers_of(broker)) as told:
             time.sleep(max(0.0, due.timestamp() - time.time() + 1))
             wait_for(lambda: not any(item.due + item.leased for item in broker.stats(places)), 300, "an empty queue")
@@ -103,9 +92,6 @@ def play(options: argparse.Namespace, broker: Any, *, prune: bool) -> None:
         print(*told, sep="\n", flush=True)
         if prune:
             print(f"  {deleted() - before:,} runs pruned meanwhile", flush=True)
-        if sweeper:
-            sweeper.join()
-            print(f"  full sweep meanwhile: {report[0]}", flush=True)
 
 
 def backends() -> list[int]:
@@ -153,15 +139,11 @@ def main() -> None:
     parser.add_argument("--herd", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=8)
-    parser.add_argument("--batch-size", type=int, default=100, help="DELAYQ['BATCH_SIZE']")
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--cluster", action="store_true", help="a Redis Cluster of three primaries")
-    parser.add_argument("--sweep", action="store_true", help="a full sweep at the same time, by another process")
     parser.add_argument("--history-days", type=int, help="in every second round, older runs are pruned meanwhile")
     options = parser.parse_args()
-    settings = {"HISTORY_DAYS": options.history_days, "BATCH_SIZE": options.batch_size}
-    with redis_of_its_own(shards=options.shards, cluster=options.cluster, **settings):
+    with redis_of_its_own(shards=options.shards, cluster=options.cluster, HISTORY_DAYS=options.history_days):
         from django_delayq import mirror
         from django_delayq.broker import Broker
 

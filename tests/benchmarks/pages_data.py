@@ -7,6 +7,7 @@ did not succeed, 0.02% were ordered by people, and a tenth belongs to ten busy s
 from collections.abc import Mapping
 from typing import Any
 
+from django.core.management.color import no_style
 from django.db import connection, transaction
 from django.db.models import Model
 
@@ -113,12 +114,5 @@ def copy(
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         for _index, made, constraint, defined in found:
             cursor.execute(f'ALTER TABLE {table} ADD CONSTRAINT "{constraint}" {defined}' if constraint else made)
-        sequences = connection.ops.sequence_reset_sql(_no_style(), [model])
-        for sql in sequences:
+        for sql in connection.ops.sequence_reset_sql(no_style(), [model]):
             cursor.execute(sql)
-
-
-def _no_style() -> Any:
-    from django.core.management.color import no_style
-
-    return no_style()

@@ -1,7 +1,7 @@
 """How long running worker processes take to rebuild Redis after a FLUSHALL, while they also run what is due.
 
 Run from the project's root: `python -m tests.benchmarks.rebuild [--schedules N] [--shards N] [--cluster]
-[--workers 1 2] [--different] [--unchecked]`. Uses the suite's settings with a server of its own, or a cluster of three
+[--workers 1 2] [--different]`. Uses the suite's settings with a server of its own, or a cluster of three
 primaries, and SQLite on disk or DATABASE_URL, whose tables must be empty, or are those of an earlier run and taken as
 they are. Prints figures; asserts nothing about time, but that every entry is back as it should be.
 """
@@ -90,7 +90,6 @@ def main() -> None:
     parser.add_argument("--cluster", action="store_true", help="a Redis Cluster of three primaries")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="one measurement for each number")
     parser.add_argument("--different", action="store_true", help="no cron expression is there twice")
-    parser.add_argument("--unchecked", action="store_true", help="do not compare all entries after each measurement")
     options = parser.parse_args()
     with redis_of_its_own(shards=options.shards, cluster=options.cluster):
         measure(options)
@@ -115,8 +114,6 @@ def measure(options: argparse.Namespace) -> None:
     for number in options.workers:
         with running_workers(broker, number) as pids:
             flush(options, broker, pids)
-        if options.unchecked:
-            continue
         began = time.monotonic()
         report = mirror.full_sweep(broker, dry_run=True)
         wrong = [line for line in report.lines if "bench" in line]

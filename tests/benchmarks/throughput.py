@@ -1,13 +1,11 @@
 """How many no-op due points one worker process records per second, and where the time goes.
 
-Run from the project's root: `python -m tests.benchmarks.throughput [--points N] [--threads N] [--profile]`.
+Run from the project's root: `python -m tests.benchmarks.throughput [--points N] [--threads N]`.
 Uses the suite's settings: an embedded server and SQLite on disk, or DELAYQ_REDIS_URL and DATABASE_URL.
 Prints a table; asserts nothing about time.
 """
 
 import argparse
-import cProfile
-import pstats
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -56,7 +54,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=10_000)
     parser.add_argument("--threads", type=int, default=8)
-    parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
 
     set_up()
@@ -81,18 +78,12 @@ def main() -> None:
     began = time.perf_counter()
     mirror.rebuild(worker.broker, worker.shards)
     print(f"rebuild of {options.points} schedules: {time.perf_counter() - began:.2f} s")
-    profile = cProfile.Profile()
     began = time.perf_counter()
     with listening(conf.get_config().max_output_bytes):  # as the command does
-        if options.profile:
-            profile.runcall(worker.run)
-        else:
-            worker.run()
+        worker.run()
     seconds = time.perf_counter() - began - SPENT.pop(PREPARING)  # the sweep that comes before all work
     done = Run.objects.finished().count()
     report(options, done, seconds)
-    if options.profile:
-        pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
     Broker(timeout_seconds=5).purge()
 
 

@@ -1,12 +1,11 @@
 """How many files and functions of the package one due point and one job pass through.
 
-Run from the project's root: `python -m tests.benchmarks.trips [--list]`. Uses the suite's settings, see `throughput`.
+Run from the project's root: `python -m tests.benchmarks.trips`. Uses the suite's settings, see `throughput`.
 A trip begins before the claim and ends when Redis is settled. Counted are the functions of the package that are called,
 those of the slot's thread too; a file switch is a call or a return from one file of the package to another, in the
 loop's thread. A trip is made once before it is counted, so that what is done at the first one only does not count.
 """
 
-import argparse
 import sys
 import threading
 from collections.abc import Callable
@@ -50,20 +49,13 @@ class Trip:
             self._last = code.co_filename
 
     @property
-    def files(self) -> dict[str, int]:
-        """The files with the number of their functions that were called, in the order of the first call."""
-        found: dict[str, int] = {}
-        for code in self.functions:
-            name = code.co_filename.removeprefix(PACKAGE)
-            found[name] = found.get(name, 0) + 1
-        return found
+    def files(self) -> set[str]:
+        """The files of what was called."""
+        return {code.co_filename for code in self.functions}
 
 
 def main() -> None:
     """Make each trip twice, and print a table of the second ones."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--list", action="store_true", help="name the files, with their functions")
-    options = parser.parse_args()
     set_up()
     from django_delayq.models import Run
     from django_delayq.worker.loop import Worker
@@ -88,8 +80,6 @@ def main() -> None:
             make(worker, trip)
         calls = sum(trip.functions.values())
         print(f"{name:15} {len(trip.files):6} {len(trip.functions):10} {calls:6} {trip.switches:14}")
-        if options.list:
-            print(*(f"    {number:3}  {file}" for file, number in trip.files.items()), sep="\n")
     assert Run.objects.finished().count() == 2 * len(flows)
     worker.slots.stop(1.0)
     worker.broker.purge()

@@ -3,6 +3,7 @@
 DELAYQ_LOAD_ROUNDS=20 plays it longer. With the OPTIONS of the README, which are those of tests/settings.py.
 """
 
+import json
 import os
 from collections import Counter
 from datetime import timedelta
@@ -53,7 +54,7 @@ class Person(Background):
         row = Schedule.objects.get(pk=self.pks[number % len(self.pks)])
         form = fields(
             name=row.name, cron="", kind="every", every="1s", task=row.task, description=str(number),
-            timezone=row.timezone, kwargs=self.text_of(row.kwargs), missed=row.missed, overlap=row.overlap,
+            timezone=row.timezone, kwargs=json.dumps(row.kwargs), missed=row.missed, overlap=row.overlap,
         )  # fmt: skip
         self.post(change_url(row), form)
         self.post(f"{LIST}{row.pk}/run-now/")
@@ -63,11 +64,6 @@ class Person(Background):
         self.post(f"{LIST}{own.pk}/resume/")
         self.post(f"{LIST}{own.pk}/delete/", {"post": "yes"})
         self.note(self.client.get(LIST))
-
-    @staticmethod
-    def text_of(kwargs: dict[str, object]) -> str:
-        """Return arguments as they are typed."""
-        return str(kwargs).replace("'", '"')
 
     def post(self, url: str, data: dict[str, str] | None = None) -> None:
         """Send a form that must be taken."""
@@ -96,7 +92,7 @@ def test_two_workers_and_people_who_save_all_the_time_never_find_the_database_lo
         rounds = 6 * ROUNDS
         wait_until(lambda: all(person.wrong or person.answers[302] > rounds for person in people), what="all rounds")
         for person in people:
-            person.__exit__(None, None, None)
+            person.__exit__()
         verdict = decided(histories, trace)
         assert fleet.stop() == [0, 0]
         logs = "".join(worker.log() for worker in fleet.workers)

@@ -1,9 +1,11 @@
 """What the tests of jobs share: the names that differ between Django and its backport, and a worker to run jobs."""
 
 import inspect
+import threading
 from contextlib import contextmanager
 
 import pytest
+from django.db import connections
 
 from django_delayq.backend import DelayQBackend
 from django_delayq.broker import Broker, EntryView, keys
@@ -87,6 +89,23 @@ def unput():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(fast, "put_runs", lambda broker, runs: 0)
         yield
+
+
+def in_thread(function):
+    """Run this in a thread with a connection of its own; returns the thread and what it returned or raised."""
+    found = []
+
+    def work():
+        try:
+            found.append(function())
+        except Exception as error:
+            found.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread, found
 
 
 def row(result):

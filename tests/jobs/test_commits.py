@@ -46,8 +46,6 @@ def test_it_is_put_into_redis_by_the_commit_and_not_before(broker):
         assert Standing(result).gone()
         assert tasks.echo.get_result(result.id) == result
         assert heard == []
-        with pytest.raises(WaitRefused, match="Wait outside of the transaction"):
-            result.wait()
     assert [(name, id) for name, _, id, _ in heard] == [("enqueued", result.id)]
     assert Standing(result).view.score_ms is not None
     assert run(result).return_value == [[1], {}]

@@ -80,12 +80,6 @@ def test_what_comes_back_is_a_result_still_to_come(enqueue, made, use_tz):
         _ = result.return_value
 
 
-@ENQUEUE
-def test_it_is_run_by_a_worker(enqueue):
-    result = run(enqueue(tasks.aecho, 1, two=[3, None]))
-    assert (result.status, result.return_value) == (SUCCESSFUL, [[1], {"two": [3, None]}])
-
-
 def test_ids_are_unique_and_shorter_than_64_characters_and_nobody_guesses_them():
     results = tasks.echo.enqueue_many([((), {})] * 300)
     parsed = [parse_id(result.id) for result in results]

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import mirror
@@ -16,7 +16,7 @@ from django_delayq.models import Run
 from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
 from tests.jobs import tasks
-from tests.jobs.support import Standing, row, run, run_burst, unput
+from tests.jobs.support import Standing, in_thread, row, run, run_burst, unput
 
 pytestmark = pytest.mark.django_db(transaction=True)
 postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer")
@@ -52,18 +52,13 @@ def open_transaction(*enqueue):
     results, go, done = [], threading.Event(), threading.Event()
 
     def work():
-        try:
-            with transaction.atomic():
-                results.extend(each() for each in enqueue)
-                done.set()
-                go.wait(60)
-        finally:
+        with transaction.atomic():
+            results.extend(each() for each in enqueue)
             done.set()
-            connections.close_all()
+            go.wait(60)
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    done.wait(60)
+    thread, _ = in_thread(work)
+    assert done.wait(60)
     try:
         yield results
     finally:

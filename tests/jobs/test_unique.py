@@ -5,7 +5,7 @@ import time
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError, connection, connections, transaction
+from django.db import OperationalError, connection, transaction
 
 from django_delayq.compat import TaskResultStatus, task_backends
 from django_delayq.exceptions import KeyTaken
@@ -17,7 +17,7 @@ from django_delayq.worker.options import WorkerOptions
 from tests.app import tasks as app_tasks
 from tests.faults.live import live_worker
 from tests.jobs import tasks
-from tests.jobs.support import died, retried, row, rows, run, run_burst, tasks_setting, told
+from tests.jobs.support import died, in_thread, retried, row, rows, run, run_burst, tasks_setting, told
 
 pytestmark = pytest.mark.django_db(transaction=True)
 postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer")
@@ -32,23 +32,6 @@ def unique(made=app_tasks.add, key="k", **options):
 def held(result):
     """The key that the row of a job holds."""
     return rows(result).values_list("unique_key", flat=True).get()
-
-
-def in_thread(function):
-    """Run this in a thread with a connection of its own; returns the thread and what it returned or raised."""
-    found = []
-
-    def work():
-        try:
-            found.append(function())
-        except Exception as error:
-            found.append(error)
-        finally:
-            connections.close_all()
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread, found
 
 
 # -- taken

@@ -7,12 +7,14 @@ import logging
 import signal
 import sys
 import traceback
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from urllib.parse import quote, quote_plus
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
+from django.test import override_settings
 
 from django_delayq import conf, orders, redaction, registry
 from django_delayq.broker import Broker
@@ -31,6 +33,7 @@ from django_delayq.redaction import (
     secret_texts,
 )
 from django_delayq.worker.logs import JsonFormatter, LineFormatter
+from tests.faults.harness.servers import pointing_at
 from tests.integration.admin_pages import change_url, client_for
 from tests.support import run_burst
 
@@ -219,11 +222,8 @@ def leak(user: str, password: str = "default-pw") -> None:  # noqa: S107 - what 
 @pytest.fixture
 def leaking(monkeypatch):
     """The task `leak`, as if an installed app had it."""
-    path = "tests.security.test_redaction.leak"
-    assert leak.module_path == path
-    tasks = {**registry.get_tasks(), path: leak}
-    monkeypatch.setattr(registry, "_tasks", tasks)
-    return path
+    monkeypatch.setattr(registry, "_tasks", {**registry.get_tasks(), leak.module_path: leak})
+    return leak.module_path
 
 
 def order(path, args, kwargs):
@@ -348,13 +348,15 @@ def test_log_lines_hide_credentials_in_messages_events_and_tracebacks(formatter)
 # -- addresses of Redis
 
 
-def all_that_is_said(settings, location):
+def all_that_is_said(location):
     """Return what every command, the checks, a save and the log say where the alias has this LOCATION."""
-    settings.CACHES = {**settings.CACHES, "default": {**settings.CACHES["default"], "LOCATION": location}}
+    Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron="0 9 * * *")
     said = io.StringIO()
     log = logging.StreamHandler(said)
     logging.getLogger("django_delayq").addHandler(log)
-    try:
+    with ExitStack() as stack:
+        stack.callback(logging.getLogger("django_delayq").removeHandler, log)
+        stack.enter_context(pointing_at(location))
         for command in (
             ["check"], ["delayq_status"], ["delayq_status", "--json"], ["delayq_sync"], ["delayq_explain", "s"],
             ["delayq_worker", "--burst"],
@@ -370,8 +372,6 @@ def all_that_is_said(settings, location):
             Schedule.objects.get().save()
         except ImproperlyConfigured as error:
             said.write(str(error))
-    finally:
-        logging.getLogger("django_delayq").removeHandler(log)
     return said.getvalue()
 
 
@@ -386,26 +386,15 @@ def all_that_is_said(settings, location):
     ],
 )
 @pytest.mark.django_db(transaction=True)
-def test_no_command_log_or_check_tells_the_password_of_redis(settings, location):
-    good = settings.CACHES
-    Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron="0 9 * * *")
-    try:
-        said = all_that_is_said(settings, location)
-    finally:
-        settings.CACHES = good  # the prefix is purged after this
+def test_no_command_log_or_check_tells_the_password_of_redis(location):
+    said = all_that_is_said(location)
     assert said
     assert "hunter2" not in said
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_refused_login_does_not_tell_the_password(settings):
-    good = settings.CACHES
-    Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron="0 9 * * *")
-    location = good["default"]["LOCATION"].replace("unix://", "unix://nobody:hunter2@")
-    try:
-        said = all_that_is_said(settings, location)
-    finally:
-        settings.CACHES = good
+    said = all_that_is_said(settings.CACHES["default"]["LOCATION"].replace("unix://", "unix://nobody:hunter2@"))
     assert "refused the login" in said
     assert "hunter2" not in said
 
@@ -413,17 +402,15 @@ def test_a_refused_login_does_not_tell_the_password(settings):
 @pytest.mark.django_db
 def test_sentinels_that_are_away_are_told_without_their_password(settings):
     """Of some releases redis-py's own message holds all arguments of each Sentinel's client."""
-    good = settings.CACHES
     options = {
         "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
         "SENTINELS": [["127.0.0.1", 1], ["127.0.0.1", 2]],
         "SENTINEL_KWARGS": {"password": "not hunter2"},
     }
-    default = {**good["default"], "LOCATION": "redis://:hunter2@orders/0", "OPTIONS": options}
-    settings.CACHES = {**good, "default": default}
-    with pytest.raises(BrokerUnavailable, match=r"No master found for 'orders'.*ConnectionError") as caught:
+    default = {**settings.CACHES["default"], "LOCATION": "redis://:hunter2@orders/0", "OPTIONS": options}
+    away = pytest.raises(BrokerUnavailable, match=r"No master found for 'orders'.*ConnectionError")
+    with override_settings(CACHES={**settings.CACHES, "default": default}), away as caught:
         Broker(timeout_seconds=1).layout()
-    settings.CACHES = good
     said = "".join(traceback.format_exception(caught.value))
     assert "hunter2" not in said
     assert "ConnectionPool" not in str(caught.value)
@@ -431,9 +418,7 @@ def test_sentinels_that_are_away_are_told_without_their_password(settings):
 
 
 def test_an_address_in_the_wrong_setting_is_refused_without_its_password(settings, db):
-    good = settings.DELAYQ
-    settings.DELAYQ = {**good, "REDIS": "redis://user:hunter2@host"}
-    with pytest.raises(ImproperlyConfigured, match="alias") as failure:
+    wrong = {**settings.DELAYQ, "REDIS": "redis://user:hunter2@host"}
+    with override_settings(DELAYQ=wrong), pytest.raises(ImproperlyConfigured, match="alias") as failure:
         conf.get_config()
-    settings.DELAYQ = good
     assert "hunter2" not in str(failure.value)

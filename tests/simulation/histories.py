@@ -18,39 +18,31 @@ def due(world, ms=15_000, **values):
 def recorded_in_time(world):
     """The plainest history."""
     due(world)
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
-    world.flush(0)
+    world.start(0)
+    world.finish_one(0)
 
 
 def recorded_late(world):
     """Some points fall due while the first one is executed; each of them is to run."""
     due(world, overlap="queue_all", missed="all")
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     for _ in range(3):
         world.advance(10_000)
         world.renew(0)
-    world.end(0)
-    world.flush(0)
+    world.finish_one(0)
 
 
 def claimed_late(world):
     """A point is claimed long after it fell due."""
     due(world, ms=60_000)
-    world.claim(0)
-    world.begin(0)
-    world.claim(1)
-    world.begin(1)
+    world.start(0)
+    world.start(1)
 
 
 def overtaken_before_settling(world):
     """One records, stands still past its lease, another goes on with the next point; then the first one settles."""
     due(world, missed="all")
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
+    world.execute(0)
     others = [LAPSE, ("work", {"w": 1}), ("claim", {"w": 1}), ("begin", {"w": 1})]
     world.flush(0, fault=Fault("after_ledger", "pause", steps=others))
 
@@ -58,15 +50,11 @@ def overtaken_before_settling(world):
 def overtaken_in_the_task(world):
     """One executes for longer than its lease, another takes over; the first one ends while the second one executes."""
     due(world, missed="all")
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.advance(LEASE_MS + 1)
-    world.claim(1)
-    world.begin(1)
-    world.end(0)
-    world.flush(0)
-    world.end(1)
-    world.flush(1)
+    world.start(1)
+    world.finish_one(0)
+    world.finish_one(1)
 
 
 def stopped_before_judging(world):
@@ -75,8 +63,7 @@ def stopped_before_judging(world):
     others = [LAPSE, ("claim", {"w": 1}), ("begin", {"w": 1})]
     world.claim(0, fault=Fault("after_claim", "pause", steps=others))
     world.begin(0)
-    world.end(1)
-    world.flush(1)
+    world.finish_one(1)
 
 
 def stopped_before_judging_a_paused_one(world):
@@ -92,8 +79,7 @@ def waits_past_its_lease(world):
     due(world)
     world.claim(0)
     world.advance(LEASE_MS)
-    world.claim(1)
-    world.begin(1)
+    world.start(1)
     world.begin(0)
 
 
@@ -102,17 +88,14 @@ def slow_reply(world):
     due(world)
     world.claim(0, fault=Fault("reply:claim", "pause", steps=[("advance", {"ms": LEASE_MS // 2})]))
     world.advance(LEASE_MS // 2)
-    world.claim(1)
-    world.begin(1)
+    world.start(1)
     world.begin(0)
 
 
 def late_settlement_of_another(world):
     """A settlement is lost on its way and arrives when another one holds the member."""
     due(world, missed="all")
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("send:settle", "lose"))
     world.advance(LEASE_MS)
     world.claim(1)
@@ -137,8 +120,7 @@ def late_renewal_of_nothing(world):
     world.renew(0, fault=Fault("send:renew", "lose"))
     world.begin(0)
     world.delete("a")
-    world.end(0)
-    world.flush(0)
+    world.finish_one(0)
     world.late(script="renew", w=0)
 
 
@@ -158,13 +140,10 @@ def late_release(world):
 def late_retry(world):
     """A retry is lost on its way and arrives when another one executes."""
     due(world, max_attempts=3)
-    world.claim(0)
-    world.begin(0)
-    world.end(0, ok=False)
+    world.execute(0, ok=False)
     world.flush(0, fault=Fault("send:retry", "lose"))
     world.advance(LEASE_MS)
-    world.claim(1)
-    world.begin(1)
+    world.start(1)
     world.late(script="settle", w=0)
 
 
@@ -173,10 +152,8 @@ def claim_without_a_reply(world):
     due(world)
     world.claim(0, fault=Fault("reply:claim", "lose"))
     world.advance(1000)
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
-    world.flush(0)
+    world.start(0)
+    world.finish_one(0)
 
 
 def claim_without_a_reply_and_late_repetition(world):
@@ -185,8 +162,7 @@ def claim_without_a_reply_and_late_repetition(world):
     world.claim(0, fault=Fault("reply:claim", "lose"))
     world.advance(LEASE_MS)
     world.work(1)
-    world.claim(2)
-    world.begin(2)
+    world.start(2)
     world.claim(0)
 
 
@@ -214,9 +190,7 @@ def two_points_in_one_ms(world):
 def settled_later(world):
     """A worker that goes on settles again what Redis did not take, so that no other takes it over."""
     due(world)
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("send:settle", "lose"))
     for _ in range(4):
         world.advance(2000)
@@ -227,9 +201,7 @@ def settled_later(world):
 def killed_before_settling(world):
     """A worker dies between ledger and Redis; another one finds the point decided."""
     due(world, missed="all")
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("send:settle", "kill"))
     world.advance(LEASE_MS)
     world.work(1)
@@ -245,9 +217,7 @@ def claimed_by_a_fast_clock(world):
 def edited_between_ledger_and_redis(world):
     """A schedule becomes denser after its point was recorded and before it is settled."""
     due(world, every=25, ms=25_000)
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("after_ledger", "pause", steps=[("edit", {"name": "a", "every": 7})]))
 
 
@@ -276,8 +246,7 @@ def ended_when_due(world):
 def newest_killed(world):
     """The newest of missed points runs at once, and kills its process."""
     due(world, ms=60_000)
-    world.claim(0)
-    world.begin(0, dies=True)
+    world.start(0, dies=True)
     world.advance(LEASE_MS)
     world.work(1)
 
@@ -285,10 +254,8 @@ def newest_killed(world):
 def newest_fails(world):
     """The newest of missed points runs at once and fails; a sweep comes by before its next attempt."""
     due(world, ms=60_000, max_attempts=3)
-    world.claim(0)
-    world.begin(0)
-    world.end(0, ok=False)
-    world.flush(0)
+    world.start(0)
+    world.finish_one(0, ok=False)
     world.sweep(1, "full")
     world.work(1)
     world.advance(8000)
@@ -310,8 +277,7 @@ def newest_taken_over_and_edited(world):
         world.renew(0)
     world.claim(0)
     world.edit("a", start_in=3)
-    world.end(0)
-    world.flush(0)
+    world.finish_one(0)
 
 
 def newest_handed_back(world):
@@ -330,12 +296,10 @@ def newest_handed_back(world):
 def edited_while_later_ones_fell_due(world):
     """A task takes longer than the interval; before it ends, the schedule is edited."""
     due(world, ms=10_000)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.advance(25_000)
     world.edit("a", start_in=3)
-    world.end(0)
-    world.flush(0)
+    world.finish_one(0)
 
 
 def edited_twice_while_later_ones_fell_due(world):
@@ -343,22 +307,18 @@ def edited_twice_while_later_ones_fell_due(world):
     due(world, ms=35_000)
     world.edit("a", every=25)
     world.advance(1000)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.advance(25_000)
     world.edit("a", start_in=3)
     world.advance(25_000)
     world.edit("a", start_in=3)
-    world.end(0)
-    world.flush(0)
+    world.finish_one(0)
 
 
 def disabled_before_it_was_settled(world):
     """A worker dies between ledger and Redis; the next point falls due, and the schedule is switched off."""
     due(world)
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("send:settle", "kill"))
     world.advance(10_000)
     world.edit("a", enabled=False)
@@ -374,12 +334,10 @@ def disabled_between_attempts(world):
 def edited_while_it_runs(world):
     """A schedule is edited while it runs."""
     due(world)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.edit("a", every=7)
     world.advance(10_000)
-    world.claim(1)
-    world.begin(1)
+    world.start(1)
 
 
 def disabled_when_due(world):
@@ -437,13 +395,11 @@ def an_old_removal_arrives(world):
 def edited_twice_while_it_runs(world):
     """A task runs while its schedule gets a new recurrence, which has a point, and is switched off."""
     due(world, ms=30_001, every=25, missed="all")
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.edit("a", start_in=3)
     world.advance(10_000)
     world.edit("a", enabled=False)
-    world.end(0)
-    world.flush(0)
+    world.finish_one(0)
 
 
 def edited_twice_while_it_is_handed_over(world):
@@ -460,9 +416,7 @@ def edited_twice_while_it_is_handed_over(world):
 def paused_while_it_moves(world):
     """A schedule is paused before it has left its former queue, where a point waits for another attempt."""
     due(world, max_attempts=3, missed="all")
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.edit("a", queue="mail")
-    world.end(0, ok=False)
-    world.flush(0)
+    world.finish_one(0, ok=False)
     world.edit("a", enabled=False)

@@ -83,8 +83,7 @@ def committed_after_a_flush(world):
     """Redis is flushed and rebuilt while a transaction is open; its process dies after its COMMIT."""
     world.enqueue(how="open")
     world.enqueue()
-    world.flush_redis()
-    world.sweep(0, "rebuild")
+    world.flush_and_rebuild(0)
     world.sweep(0, "delta")
     world.commit(dies=True)
     world.sweep(0, "delta")
@@ -94,8 +93,7 @@ def retrying_and_flushed(world):
     """A job waits for another attempt, and Redis is flushed and rebuilt."""
     world.enqueue(attempts=3)
     world.work(0, ok=False)
-    world.flush_redis()
-    world.sweep(0, "rebuild")
+    world.flush_and_rebuild(0)
     world.sweep(0, "delta")
 
 
@@ -104,8 +102,7 @@ def moved_and_killed(world):
     world.enqueue(ahead=5)
     world.reschedule(ahead=200, fault=killed())
     world.advance(61_000)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.advance(150_000)
 
 
@@ -135,8 +132,7 @@ def cancelled_and_killed(world):
     world.enqueue(unique="k")
     world.cancel(fault=killed())
     world.advance(61_000)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
 
 
 def removed_late(world):
@@ -177,8 +173,7 @@ def tried_again_with_a_key(world):
     world.work(0, ok=False)
     world.enqueue(unique="k", until="end")
     world.advance(10_000)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
 
 
 def ended_with_a_key(world):
@@ -210,34 +205,27 @@ def retried_before_it_was_settled(world):
     """A job has failed, and is retried before the worker gives it back to Redis."""
     world.enqueue()
     world.sweep(1, "delta")
-    world.claim(0)
-    world.begin(0)
-    world.end(0, ok=False)
+    world.execute(0, ok=False)
     world.flush(0, fault=Fault("after_ledger", "pause", steps=[("retry", {})]))
 
 
 def retried_beside_an_old_execution(world):
     """Redis forgets who executes a job, which is cancelled and retried then; the execution ends."""
     world.enqueue()
-    world.claim(0)
-    world.begin(0)
-    world.flush_redis()
-    world.sweep(1, "rebuild")
+    world.start(0)
+    world.flush_and_rebuild(1)
     world.cancel()
     world.retry()
-    world.end(0)
-    world.flush(0)
+    world.finish_one(0)
 
 
 def kept_for_a_while(world):
     """What failed is kept for as long as the options say, and no longer; what succeeded not at all."""
     world.enqueue(alias="brief", many=2)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.begin(0)
     world.end(0, ok=False)
-    world.end(0)
-    world.flush(0)
+    world.finish_one(0)
     world.sweep(0, "full")
     world.advance(50_000)
 
@@ -252,18 +240,14 @@ def kept(world):
 def killed_before_the_callback(world):
     """A worker dies after an outcome is committed, and before anything else."""
     world.enqueue(calls=True)
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("after_ledger", "kill"))
 
 
 def callback_without_a_reply(world):
     """The database commits an outcome and its callback, and nobody hears of it."""
     world.enqueue(calls=True)
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("after_ledger", "database"))
     world.advance(1000)
     world.flush(0)
@@ -272,9 +256,7 @@ def callback_without_a_reply(world):
 def callback_not_put(world):
     """A worker dies after it has settled a job, and before it has put its callback."""
     world.enqueue(calls=True)
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("after_settle", "kill"))
     world.sweep(1, "delta")
 
@@ -282,15 +264,11 @@ def callback_not_put(world):
 def overtaken_job(world):
     """A job is executed for longer than its lease, another worker takes over; then the first execution ends."""
     world.enqueue()
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.advance(LEASE_MS + 1)
-    world.claim(1)
-    world.begin(1)
-    world.end(0)
-    world.flush(0)
-    world.end(1)
-    world.flush(1)
+    world.start(1)
+    world.finish_one(0)
+    world.finish_one(1)
 
 
 def job_dies_again_and_again(world):
@@ -328,9 +306,7 @@ def executed_for_another_row(world):
     """The database is restored while a job is executed, and another job gets its key."""
     world.dump()
     world.enqueue()
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("before_ledger", "pause", steps=[("recreate", {"what": "job"})]))
 
 
@@ -357,5 +333,4 @@ def stopped_before_judging_a_job(world):
     world.enqueue()
     world.claim(0, fault=Fault("after_claim", "pause", steps=[LAPSE, ("claim", {"w": 1}), ("begin", {"w": 1})]))
     world.begin(0)
-    world.end(1)
-    world.flush(1)
+    world.finish_one(1)

@@ -8,21 +8,17 @@ def rolled_back_under_a_lease(world):
     """Redis falls back to before a claim; another one claims; the first one settles."""
     due(world, missed="all")
     world.snapshot()
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.rollback()
-    world.claim(1)
-    world.begin(1)
-    world.end(0)
-    world.flush(0)
+    world.start(1)
+    world.finish_one(0)
 
 
 def flushed_and_clock_stepped_back(world):
     """Redis is flushed and rebuilt, its clock steps back, and somebody claims at the very ms of an older claim."""
     due(world, missed="all")
     world.claim(0)
-    world.flush_redis()
-    world.sweep(1, "rebuild")
+    world.flush_and_rebuild(1)
     world.advance(4000)
     world.jump(-4001)
     world.claim(1)
@@ -46,23 +42,17 @@ def disabled_and_flushed(world):
     """A schedule is switched off while its point is due, and Redis forgets both."""
     due(world)
     world.edit("a", enabled=False)
-    world.flush_redis()
-    world.sweep(0, "rebuild")
+    world.flush_and_rebuild(0)
 
 
 def overtaken_after_a_flush(world):
     """Redis forgets a lease; another one executes the point too and fails; then the first one ends."""
     due(world, max_attempts=3)
-    world.claim(0)
-    world.begin(0)
-    world.flush_redis()
-    world.sweep(1, "rebuild")
-    world.claim(1)
-    world.begin(1)
-    world.end(0, ok=False)
-    world.flush(0)
-    world.end(1)
-    world.flush(1)
+    world.start(0)
+    world.flush_and_rebuild(1)
+    world.start(1)
+    world.finish_one(0, ok=False)
+    world.finish_one(1)
 
 
 def overtaken_after_a_retry(world):
@@ -70,23 +60,18 @@ def overtaken_after_a_retry(world):
     due(world, max_attempts=3)
     world.work(0, ok=False)
     world.advance(10_000)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.advance(LEASE_MS)
-    world.claim(1)
-    world.begin(1)
-    world.end(0)
-    world.flush(0)
-    world.end(1)
-    world.flush(1)
+    world.start(1)
+    world.finish_one(0)
+    world.finish_one(1)
 
 
 def edited_and_flushed(world):
     """Points are due when a schedule is edited, and Redis forgets them."""
     due(world, ms=35_000)
     world.edit("a", start_in=3)
-    world.flush_redis()
-    world.sweep(0, "rebuild")
+    world.flush_and_rebuild(0)
 
 
 def restored_with_a_far_point(world):
@@ -106,8 +91,7 @@ def deleted_under_a_run(world):
     due(world, max_attempts=3)
     world.work(0, ok=False)
     world.advance(10_000)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.delete("a")
     world.kill(0)
 
@@ -115,14 +99,12 @@ def deleted_under_a_run(world):
 def moved_while_it_runs(world):
     """A schedule moves to another queue while it runs; its next point is due before the run ends."""
     due(world, missed="all")
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.edit("a", queue="mail")
     world.advance(10_000)
     world.claim(1, shard=2)
     world.begin(1)
-    world.end(0)
-    world.flush(0)
+    world.finish_one(0)
 
 
 def moved_and_an_old_edit_arrives(world):
@@ -132,8 +114,7 @@ def moved_and_an_old_edit_arrives(world):
     world.edit("a", queue="mail")
     world.late(1, script="upsert")
     world.advance(10_000)
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
     world.begin(0)
 
 
@@ -216,8 +197,7 @@ def retrying_edited_and_flushed(world):
     due(world, max_attempts=3)
     world.work(0, ok=False)
     world.edit("a", start_in=3)
-    world.flush_redis()
-    world.sweep(0, "rebuild")
+    world.flush_and_rebuild(0)
 
 
 def flushed_during_a_rebuild(world):
@@ -298,8 +278,7 @@ def restored_and_made_anew(world):
     due(world)
     world.restore()
     world.create("a")
-    world.claim(0)
-    world.begin(0)
+    world.start(0)
 
 
 def restored_under_a_run(world):
@@ -307,9 +286,7 @@ def restored_under_a_run(world):
     world.create("b", every=25)
     world.dump()
     due(world)
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
+    world.execute(0)
     world.snapshot()
     steps = [("recreate", {})]
     world.flush(0, fault=Fault("before_ledger", "pause", steps=steps))
@@ -318,9 +295,7 @@ def restored_under_a_run(world):
 def commit_without_a_reply(world):
     """The database commits outcomes, and nobody hears of it."""
     due(world)
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("after_ledger", "database"))
     world.advance(1000)
     world.flush(0)
@@ -329,9 +304,7 @@ def commit_without_a_reply(world):
 def deleted_after_a_commit_without_a_reply(world):
     """The database commits an outcome, nobody hears of it, and the schedule is deleted before it is written again."""
     due(world)
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("after_ledger", "database"))
     world.delete("a")
     world.advance(1000)
@@ -397,8 +370,7 @@ def dies_beside_those_that_wait(world):
             world.claim(2, place)
         world.flush(2)
         world.begin(2)
-        world.end(2)
-        world.flush(2)
+        world.finish_one(2)
 
 
 def another_database(world):
@@ -414,9 +386,7 @@ def another_database(world):
 def commit_without_a_reply_and_edited(world):
     """The reply to a COMMIT is lost, others go on, an edit follows; then the same outcome is recorded once more."""
     due(world, ms=35_000, missed="all")
-    world.claim(0)
-    world.begin(0)
-    world.end(0)
+    world.execute(0)
     world.flush(0, fault=Fault("after_ledger", "database"))
     world.advance(LEASE_MS)
     world.work(1)
@@ -456,28 +426,23 @@ def stretch_behind_a_lost_point(world):
     """Redis forgets who has a point; after a pause another one skips it, with what its holder would write."""
     due(world, ms=35_000, missed="all")
     world.edit("a", start_in=3)
-    world.claim(0)
-    world.begin(0)
-    world.flush_redis()
-    world.sweep(1, "rebuild")
+    world.start(0)
+    world.flush_and_rebuild(1)
     world.edit("a", enabled=False)
     world.work(1)
-    world.end(0)
-    world.flush(0)
+    world.finish_one(0)
 
 
 def order_that_a_restore_took_back(world):
     """The database is restored to before an order, whose primary key the row of a due point gets then."""
     due(world, ms=30_001, queue="mail")
-    world.claim(2)
-    world.begin(2)
+    world.start(2)
     world.dump()
     world.order("a")
     world.restore()
     world.edit("a", start_in=3)
     world.advance(LEASE_MS)
-    world.claim(0)
-    world.begin(0, dies=True)
+    world.start(0, dies=True)
     world.advance(LEASE_MS)
     world.work(1)
 
@@ -488,8 +453,7 @@ def skipped_late_by_an_old_holder(world):
     world.advance(30_000)
     world.claim(0, fault=Fault("after_judge", "pause", steps=[("advance", {"ms": LEASE_MS}), ("take", {"w": 1})]))
     world.flush(0)
-    world.end(1)
-    world.flush(1)
+    world.finish_one(1)
 
 
 def deleted_and_a_commit_without_a_reply(world):

@@ -27,10 +27,7 @@ ALIASES = ("default", "default", "brief")
 HOW = ("alone", "alone", "alone", "atomic", "savepoint", "undone", "open")
 #: The scripts that a kind of step sends, and the places of `failpoints` that it passes.
 SEAMS = {
-    "claim": (
-        ["claim", "settle", "renew"],
-        ["before_claim", "after_claim", "after_judge"],
-    ),
+    "claim": (["claim", "settle", "renew"], ["before_claim", "after_claim", "after_judge"]),
     "flush": (
         ["settle", "settle", "settle", "upsert"],
         ["before_ledger", "after_ledger", "after_ledger", "after_settle"],
@@ -98,17 +95,34 @@ class Draw:
 
     def __init__(self, random: Random, *, lossy: bool) -> None:
         self.random, self.lossy = random, lossy
+        step, w, index = self.step, range(WORKERS), range(6)
+        kinds, ok, seen = ("delta", "full", "rebuild"), (True, False), (True, False)
+        #: What others do too while somebody stands still.
+        self.advance, self.commit = step("advance", ms=TIMES), step("commit", index=range(3), dies=(True, False))
+        self.delete, self.late = step("delete", name=NAMES), step("late", back=range(20))
+        self.move = step("edit", name=NAMES, queue=QUEUES)
+        self.change = step("change", name=NAMES, changes=self.changes)
         common = [
-            (10, self.claim), (8, self.take), (8, self.begin), (10, self.end), (10, self.flush), (10, self.work),
-            (4, self.look), (5, self.renew), (3, self.release), (3, self.kill), (1, self.stop), (10, self.advance),
-            (4, self.lapse), (3, self.create), (1, self.create_once), (6, self.change), (3, self.move),
-            (2, self.delete), (3, self.order), (4, self.delta), (4, self.late), (1, self.skew_worker),
-            (12, self.enqueue), (2, self.commit), (3, self.cancel), (3, self.reschedule), (3, self.retry),
+            (10, step("claim", "claim", w=w, limit=(1, 5))), (8, step("take", "claim", w=w)),
+            (8, step("begin", w=w, dies=(False, False, True))), (10, step("end", w=w, index=index, ok=ok)),
+            (10, step("flush", "flush", w=w)), (10, step("work", "flush", w=w, ok=ok)),
+            (4, step("look", "claim", w=w)), (5, step("renew", "renew", w=w)), (3, step("release", "release", w=w)),
+            (3, step("kill", w=w)), (1, step("stop", "release", w=w)), (10, self.advance),
+            (4, step("advance", ms=LEASE_MS + 1)), (3, self.create),
+            (1, step("create", name=NAMES, once_in=(5, 20))), (6, self.change), (3, self.move), (2, self.delete),
+            (3, step("order", name=NAMES)), (4, step("sweep", w=w, kind="delta")), (4, self.late),
+            (1, step("skew_worker", w=w, ms=(-600_000, 600_000))), (12, self.enqueue), (2, self.commit),
+            (3, step("cancel", "changes", index=index)),
+            (3, step("reschedule", "changes", index=index, ahead=(0, 10, 40))), (3, step("retry", "jobs", index=index)),
         ]  # fmt: skip
         losses = [
-            (5, self.sweep), (4, self.keep_up), (3, self.change_missed), (2, self.delete_missed),
-            (2, self.order_missed), (3, self.flush_redis), (2, self.snapshot), (2, self.rollback), (2, self.dump),
-            (1, self.restore), (1, self.jump), (1, self.skew_web), (0.3, self.reshard),
+            (5, step("sweep", "sweep", w=w, kind=kinds)), (4, step("keep_up", "sweep", w=w)),
+            (3, step("change", "web", name=NAMES, changes=self.changes, seen=seen)),
+            (2, step("delete", "web", name=NAMES, seen=seen)), (2, step("order", "web", name=NAMES, seen=False)),
+            (3, step("flush_redis", shard=(None, None, 0, 1))), (2, step("snapshot")), (2, step("rollback")),
+            (2, step("dump")), (1, step("restore")), (1, step("jump", ms=(-40_003, -1003, 40_007))),
+            # Forward. Back, edits would take effect later than they are made.
+            (1, step("skew", who="web", ms=20_000)), (0.3, step("reshard", count=(1, 2, 3))),
         ]  # fmt: skip
         drawn = common + losses if lossy else common
         self._weights, self._methods = zip(*drawn, strict=True)
@@ -128,9 +142,18 @@ class Draw:
         """Choose one."""
         return self.random.choice(values)
 
-    def w(self):
-        """Choose a worker; of those that can do the step, where not all can."""
-        return self.random.randrange(WORKERS)
+    def step(self, name, kind="", /, **arguments):
+        """Return what draws such a step: arguments of which some can be chosen, and the fault that strikes its kind."""
+
+        def draw():
+            drawn = {}
+            for key, value in arguments.items():
+                drawn[key] = (
+                    self.one(value) if isinstance(value, tuple | range) else value() if callable(value) else value
+                )
+            return Step(name, drawn, self.fault(kind) if kind else None)
+
+        return draw
 
     def policies(self):
         """Choose what a schedule does when it is late, busy or fails."""
@@ -175,174 +198,34 @@ class Draw:
     def meanwhile(self):
         """Choose what others do while somebody stands still: often long enough to lose a lease."""
         lapse = Step("advance", {"ms": LEASE_MS + 1})
+        w, step = range(WORKERS), self.step
+        take, work = step("take", w=w), step("work", w=w, ok=(True, False))
         makers = [
-            lambda: lapse,
-            self.advance,
-            lambda: Step("take", {"w": self.w()}),
-            lambda: Step("work", {"w": self.w(), "ok": self.one((True, False))}),
-            lambda: Step("finish_running", {"w": self.w(), "ok": self.one((True, False))}),
-            lambda: Step("change", {"name": self.one(NAMES), "changes": self.changes()}),
-            self.delete,
-            lambda: Step("create", {"name": self.one(NAMES), "every": self.one(EVERY)}),
-            self.late,
-            lambda: Step("cancel", {"index": self.random.randrange(6)}),
-            lambda: Step("retry", {"index": self.random.randrange(6)}),
-            self.commit,
-        ]
+            lambda: lapse, self.advance, take, work, step("finish_running", w=w, ok=(True, False)), self.change,
+            self.delete, step("create", name=NAMES, every=EVERY), self.late, step("cancel", index=range(6)),
+            step("retry", index=range(6)), self.commit,
+        ]  # fmt: skip
         if self.lossy:
-            makers += [
-                lambda: Step("flush_redis", {}),
-                lambda: Step("sweep", {"w": self.w(), "kind": self.one(("delta", "full", "rebuild"))}),
-                self.move,
-            ]
+            makers += [step("flush_redis"), step("sweep", w=w, kind=("delta", "full", "rebuild")), self.move]
         some = [self.one(makers)().meanwhile for _ in range(self.random.randint(1, 4))]
         if self.random.random() < 0.5:
             return some
-        taken = self.one((makers[2], makers[3]))()
+        taken = self.one((take, work))()
         return [lapse.meanwhile, taken.meanwhile, *some]
 
-    # -- workers
-
-    def claim(self):
-        return Step("claim", {"w": self.w(), "limit": self.one((1, 5))}, self.fault("claim"))
-
-    def take(self):
-        return Step("take", {"w": self.w()}, self.fault("claim"))
-
-    def look(self):
-        return Step("look", {"w": self.w()}, self.fault("claim"))
-
-    def begin(self):
-        return Step("begin", {"w": self.w(), "dies": self.one((False, False, True))})
-
-    def end(self):
-        return Step("end", {"w": self.w(), "index": self.random.randrange(6), "ok": self.one((True, False))})
-
-    def flush(self):
-        return Step("flush", {"w": self.w()}, self.fault("flush"))
-
-    def work(self):
-        return Step("work", {"w": self.w(), "ok": self.one((True, False))}, self.fault("flush"))
-
-    def renew(self):
-        return Step("renew", {"w": self.w()}, self.fault("renew"))
-
-    def release(self):
-        return Step("release", {"w": self.w()}, self.fault("release"))
-
-    def kill(self):
-        return Step("kill", {"w": self.w()})
-
-    def stop(self):
-        return Step("stop", {"w": self.w()}, self.fault("release"))
-
-    def advance(self):
-        return Step("advance", {"ms": self.one(TIMES)})
-
-    def lapse(self):
-        return Step("advance", {"ms": LEASE_MS + 1})
-
-    def delta(self):
-        return Step("sweep", {"w": self.w(), "kind": "delta"})
-
-    def sweep(self):
-        return Step("sweep", {"w": self.w(), "kind": self.one(("delta", "full", "rebuild"))}, self.fault("sweep"))
-
-    def keep_up(self):
-        return Step("keep_up", {"w": self.w()}, self.fault("sweep"))
-
-    # -- people
-
     def create(self):
+        """Make a schedule."""
         drawn = {"name": self.one(NAMES), "every": self.one(EVERY), "queue": self.one(QUEUES)}
         return Step("create", {**drawn, **self.policies()})
 
-    def create_once(self):
-        return Step("create", {"name": self.one(NAMES), "once_in": self.one((5, 20))})
-
-    def change(self):
-        return Step("change", {"name": self.one(NAMES), "changes": self.changes()})
-
-    def move(self):
-        return Step("edit", {"name": self.one(NAMES), "queue": self.one(QUEUES)})
-
-    def delete(self):
-        return Step("delete", {"name": self.one(NAMES)})
-
-    def order(self):
-        return Step("order", {"name": self.one(NAMES)})
-
-    def change_missed(self):
-        drawn = {"name": self.one(NAMES), "changes": self.changes(), "seen": self.one((True, False))}
-        return Step("change", drawn, self.fault("web"))
-
-    def delete_missed(self):
-        return Step("delete", {"name": self.one(NAMES), "seen": self.one((True, False))}, self.fault("web"))
-
-    def order_missed(self):
-        return Step("order", {"name": self.one(NAMES), "seen": False}, self.fault("web"))
-
-    # -- jobs
-
     def enqueue(self):
-        drawn = {
-            "alias": self.one(ALIASES),
-            "queue": self.one(QUEUES),
-            "ahead": self.one((0, 0, 0, 5, 40)),
-            "priority": self.one((0, 0, 0, -1, 2, 50)),
-            "unique": self.one((None, None, "k", "k", "l")),
-            "until": self.one(("start", "end")),
-            "attempts": self.one((1, 3)),
-            "calls": self.one((True, False)),
-            "many": self.one((1, 1, 3, 8)),
-            "how": self.one(HOW),
-        }
-        if drawn["how"] == "open":
-            drawn["unique"] = None
-        return Step("enqueue", drawn, self.fault("jobs"))
-
-    def commit(self):
-        return Step("commit", {"index": self.random.randrange(3), "dies": self.one((True, False))})
-
-    def cancel(self):
-        return Step("cancel", {"index": self.random.randrange(6)}, self.fault("changes"))
-
-    def reschedule(self):
-        drawn = {"index": self.random.randrange(6), "ahead": self.one((0, 10, 40))}
-        return Step("reschedule", drawn, self.fault("changes"))
-
-    def retry(self):
-        return Step("retry", {"index": self.random.randrange(6)}, self.fault("jobs"))
-
-    # -- others
-
-    def late(self):
-        return Step("late", {"back": self.random.randrange(20)})
-
-    def skew_worker(self):
-        return Step("skew_worker", {"w": self.w(), "ms": self.one((-600_000, 600_000))})
-
-    def flush_redis(self):
-        return Step("flush_redis", {"shard": self.one((None, None, 0, 1))})
-
-    def snapshot(self):
-        return Step("snapshot", {})
-
-    def rollback(self):
-        return Step("rollback", {})
-
-    def dump(self):
-        return Step("dump", {})
-
-    def restore(self):
-        return Step("restore", {})
-
-    def reshard(self):
-        return Step("reshard", {"count": self.one((1, 2, 3))})
-
-    def jump(self):
-        return Step("jump", {"ms": self.one((-40_003, -1003, 40_007))})
-
-    def skew_web(self):
-        """Set the wall clock of the web processes forward. Back, edits would take effect later than they are made."""
-        return Step("skew", {"who": "web", "ms": 20_000})
+        """Enqueue jobs."""
+        made = self.step(
+            "enqueue", alias=ALIASES, queue=QUEUES, ahead=(0, 0, 0, 5, 40), priority=(0, 0, 0, -1, 2, 50),
+            unique=(None, None, "k", "k", "l"), until=("start", "end"), attempts=(1, 3), calls=(True, False),
+            many=(1, 1, 3, 8), how=HOW,
+        )()  # fmt: skip
+        if made.arguments["how"] == "open":
+            made.arguments["unique"] = None
+        made.fault = self.fault("jobs")
+        return made

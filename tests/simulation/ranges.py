@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
 from multiprocessing import active_children, get_context
 from pathlib import Path
 
@@ -105,8 +106,6 @@ def _mutant(name: str, end: int) -> tuple[str, str, int | None, str]:
 
 def _prepare() -> None:
     """Set up Django, a server and a database for this process."""
-    from contextlib import ExitStack
-
     import django
 
     stack = ExitStack()
@@ -124,22 +123,17 @@ def _prepare() -> None:
     _kept = stack
 
 
+@contextmanager
 def _staged(mutant=None):
-    from contextlib import contextmanager
-
     import pytest
 
     from .stage import Stage
 
-    @contextmanager
-    def staged():
-        with pytest.MonkeyPatch.context() as patch:
-            if mutant is not None:
-                mutant.apply(patch)
-            stage = Stage(patch, mutate=mutant.script if mutant else None)
-            try:
-                yield stage
-            finally:
-                stage.close()
-
-    return staged()
+    with pytest.MonkeyPatch.context() as patch:
+        if mutant is not None:
+            mutant.apply(patch)
+        stage = Stage(patch, mutate=mutant.script if mutant else None)
+        try:
+            yield stage
+        finally:
+            stage.close()

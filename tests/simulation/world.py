@@ -2,6 +2,7 @@
 
 import random
 from contextlib import contextmanager
+from functools import wraps
 from zlib import crc32
 
 from django.db import OperationalError, connection
@@ -24,6 +25,27 @@ from .view import OPEN
 from .wire import lost
 
 WORKERS = 3
+
+
+def of_worker(method):
+    """Make a method a step of worker `w`, unless that one stands in the middle of another. It may be killed there."""
+
+    @step
+    @wraps(method)
+    def wrapper(self, w=0, *args, **kwargs):
+        stepped = self.workers[w]
+        if stepped.busy:
+            return
+        stepped.busy = True
+        with self.as_actor(stepped.name):
+            try:
+                method(self, stepped, *args, **kwargs)
+            except Killed:
+                self.killed(stepped)
+            finally:
+                stepped.busy = False
+
+    return wrapper
 
 
 class World(People, Callers):
@@ -174,105 +196,67 @@ class World(People, Callers):
             self.invariants.waited_in_vain(held)
         self.workers[self.workers.index(stepped)] = self._born(stepped.number)
 
-    @contextmanager
-    def _acting(self, number):
-        """Let a worker act, unless it stands in the middle of another step. It may be killed there."""
-        stepped = self.workers[number]
-        if stepped.busy:
-            yield None
-            return
-        stepped.busy = True
-        with self.as_actor(stepped.name):
-            try:
-                yield stepped
-            except Killed:
-                self.killed(stepped)
-            finally:
-                stepped.busy = False
-
     # -- steps of workers
 
-    @step
-    def claim(self, w=0, shard=None, limit=5):
+    @of_worker
+    def claim(self, stepped, shard=None, limit=5):
         """Claim, judge and dispatch; by default everywhere."""
-        with self._acting(w) as stepped:
-            if stepped is not None:
-                stepped.claim(self.shards if shard is None else [self.shards[shard]], limit)
+        stepped.claim(self.shards if shard is None else [self.shards[shard]], limit)
 
-    @step
-    def take(self, w=0):
+    @of_worker
+    def take(self, stepped):
         """Claim everywhere and begin what was claimed."""
-        with self._acting(w) as stepped:
-            if stepped is not None:
-                stepped.claim(self.shards, 5)
-                while stepped.slots.entries:
-                    stepped.begin()
+        stepped.claim(self.shards, 5)
+        while stepped.slots.entries:
+            stepped.begin()
 
-    @step
-    def finish_running(self, w=0, ok=True):
+    @of_worker
+    def finish_running(self, stepped, ok=True):
         """End all tasks that run, record and settle."""
-        with self._acting(w) as stepped:
-            if stepped is not None:
-                while stepped.slots.begun:
-                    stepped.end(0, ok=ok)
-                stepped.flush()
+        while stepped.slots.begun:
+            stepped.end(0, ok=ok)
+        stepped.flush()
 
-    @step
-    def begin(self, w=0, *, dies=False):
+    @of_worker
+    def begin(self, stepped, *, dies=False):
         """Start a task."""
-        with self._acting(w) as stepped:
-            if stepped is not None:
-                stepped.begin(dies=dies)
+        stepped.begin(dies=dies)
 
-    @step
-    def end(self, w=0, index=0, ok=True):
+    @of_worker
+    def end(self, stepped, index=0, ok=True):
         """End a task."""
-        with self._acting(w) as stepped:
-            if stepped is not None:
-                stepped.end(index, ok=ok)
+        stepped.end(index, ok=ok)
 
-    @step
-    def flush(self, w=0):
+    @of_worker
+    def flush(self, stepped):
         """Record and settle."""
-        with self._acting(w) as stepped:
-            if stepped is not None:
-                stepped.flush()
+        stepped.flush()
 
-    @step
-    def renew(self, w=0):
+    @of_worker
+    def renew(self, stepped):
         """Renew leases."""
-        with self._acting(w) as stepped:
-            if stepped is not None:
-                stepped.renew()
+        stepped.renew()
 
-    @step
-    def release(self, w=0):
+    @of_worker
+    def release(self, stepped):
         """Hand back what waits."""
-        with self._acting(w) as stepped:
-            if stepped is not None:
-                stepped.release()
+        stepped.release()
 
-    @step
-    def look(self, w=0):
+    @of_worker
+    def look(self, stepped):
         """Do what the loop does by itself at this time."""
-        with self._acting(w) as stepped:
-            if stepped is not None:
-                stepped.look(5)
+        stepped.look(5)
 
-    @step
-    def keep_up(self, w=0):
+    @of_worker
+    def keep_up(self, stepped):
         """Do what the sweeping thread does by itself at this time."""
-        with self._acting(w) as stepped:
-            if stepped is not None:
-                stepped.keep_up()
+        stepped.keep_up()
 
-    @step
-    def stop(self, w=0):
+    @of_worker
+    def stop(self, stepped):
         """Tell a worker to end, which does not wait for what runs."""
-        with self._acting(w) as stepped:
-            if stepped is not None:
-                stepped.stop()
-                self.killed(stepped)
+        stepped.stop()
+        self.killed(stepped)
 
     @step
     def kill(self, w=0):
@@ -280,31 +264,46 @@ class World(People, Callers):
         if not self.workers[w].busy:
             self.killed(self.workers[w])
 
-    @step
-    def work(self, w=0, ok=True):
+    @of_worker
+    def work(self, stepped, ok=True):
         """Do everything that can be done now: claim everywhere, run, record."""
-        with self._acting(w) as stepped:
-            if stepped is None:
-                return
-            stepped.claim(self.shards, 5)
-            for _ in range(3):  # what waits to run alone begins only after the rest is recorded
-                while stepped.slots.entries:
-                    stepped.begin()
-                while stepped.slots.begun:
-                    stepped.end(0, ok=ok)
-                stepped.flush()
+        stepped.claim(self.shards, 5)
+        for _ in range(3):  # what waits to run alone begins only after the rest is recorded
+            while stepped.slots.entries:
+                stepped.begin()
+            while stepped.slots.begun:
+                stepped.end(0, ok=ok)
+            stepped.flush()
 
-    @step
-    def sweep(self, w=0, kind="delta"):
+    @of_worker
+    def sweep(self, stepped, kind="delta"):
         """Sweep as `upkeep` does: `delta`, `full`, or `rebuild` of what was flushed."""
-        with self._acting(w) as stepped:
-            if stepped is not None:
-                alone = not any(other.busy for other in self.workers if other is not stepped)
-                stepped.sweep(kind)
-                if self.plan is None and alone and kind == "full":
-                    self.suspect = False
-                if self.plan is None and kind != "rebuild":
-                    self.invariants.swept()
+        alone = not any(other.busy for other in self.workers if other is not stepped)
+        stepped.sweep(kind)
+        if self.plan is None and alone and kind == "full":
+            self.suspect = False
+        if self.plan is None and kind != "rebuild":
+            self.invariants.swept()
+
+    def start(self, w=0, **how):
+        """Claim everywhere, then start a task: two steps."""
+        self.claim(w)
+        self.begin(w, **how)
+
+    def execute(self, w=0, **how):
+        """Claim everywhere, start a task and end it: three steps."""
+        self.start(w)
+        self.end(w, **how)
+
+    def flush_and_rebuild(self, w=0):
+        """Flush Redis, and have a worker rebuild it: two steps."""
+        self.flush_redis()
+        self.sweep(w, "rebuild")
+
+    def finish_one(self, w=0, **how):
+        """End a task, then record and settle: two steps."""
+        self.end(w, **how)
+        self.flush(w)
 
     # -- the end
 

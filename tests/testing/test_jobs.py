@@ -61,14 +61,6 @@ def test_a_job_runs_at_once_when_it_is_told_to(runner):
     assert result.worker_ids == ["test"]
 
 
-def test_a_job_for_later_runs_then(runner):
-    result = app_tasks.add.using(run_after=NINE + timedelta(days=31)).enqueue(1)
-    runner.run_due(timedelta(days=30))
-    assert not fresh(result).is_finished
-    runner.run_due(timedelta(hours=25))
-    assert fresh(result).started_at.timestamp() == (NINE + timedelta(days=31)).timestamp()
-
-
 def test_what_is_due_together_goes_by_priority_and_then_in_order(runner, order):
     for text, priority in (("low", -5), ("first", 0), ("second", 0), ("high", 5)):
         tasks.after_commit.using(priority=priority).enqueue(text)

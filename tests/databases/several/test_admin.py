@@ -35,16 +35,6 @@ def test_what_is_added_edited_and_deleted_in_the_admin_is_there_at_once_and_redi
     assert not Tombstone.objects.exists()
 
 
-def test_a_form_shows_what_was_saved_a_moment_ago_and_tells_whom_it_would_overwrite(broker, boss):
-    row = make()
-    seen = row.generation
-    row.cron = "5 * * * *"
-    row.save()
-    assert "5 * * * *" in boss.get(change_url(row)).content.decode()
-    response = boss.post(change_url(row), fields(seen=str(seen)))
-    assert "Somebody changed this schedule" in str(errors(response))
-
-
 def test_a_name_that_was_taken_a_moment_ago_is_a_message_and_not_an_error(boss):
     make("s")
     assert "name" in errors(boss.post(ADD, fields(name="s")))

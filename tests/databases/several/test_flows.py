@@ -87,14 +87,6 @@ def test_a_rolled_back_write_leaves_no_trace(broker, write):
     assert broker.stats(broker.shards()[:1])[0].members == 1
 
 
-def test_fields_that_were_not_read_come_from_the_primary():
-    made = schedule("new")
-    row = Schedule.objects.defer("task").get(pk=made.pk)
-    assert row.task == made.task
-    made.refresh_from_db()
-    assert made.preview(1), "its state too"
-
-
 def test_a_fixture_is_loaded_and_mirrored(broker, tmp_path):
     schedule("old")
     file = tmp_path / "schedules.json"

@@ -1,7 +1,6 @@
 """A thread that looks on while a block runs."""
 
 import threading
-from types import TracebackType
 from typing import Self
 
 
@@ -20,8 +19,6 @@ class Background:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.ended.set()
         self._thread.join()

@@ -4,7 +4,7 @@ written.
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from django.db import connection
@@ -20,32 +20,34 @@ LOCK_SECONDS = {"DELAYQ_TEST_LOCK_SECONDS": "0.5"}
 def locked() -> Iterator[None]:
     """Hold a lock that no writer passes. SQLite's writers get an error after their timeout; PostgreSQL's wait."""
     if connection.vendor == "sqlite":
-        holder: Any = sqlite3.connect(connection.settings_dict["NAME"], timeout=30, isolation_level=None)
-        holder.execute("BEGIN IMMEDIATE")
+        with closing(sqlite3.connect(connection.settings_dict["NAME"], timeout=30, isolation_level=None)) as holder:
+            holder.execute("BEGIN IMMEDIATE")
+            yield
     else:
-        holder = connection.copy()
-        holder.set_autocommit(False)
-        with holder.cursor() as cursor:
+        with _transaction() as cursor:
             cursor.execute(f"LOCK TABLE {', '.join(TABLES)} IN EXCLUSIVE MODE")
-    try:
-        yield
-    finally:
-        holder.rollback()
-        holder.close()
+            yield
 
 
 @contextmanager
 def rows_locked(every: int) -> Iterator[None]:
     """Hold locks of one in so many schedules, and of their states, as a long transaction of PostgreSQL does."""
+    with _transaction() as cursor:
+        for model in (Schedule, ScheduleState):
+            table, key = model._meta.db_table, model._meta.pk.column
+            rows = f"SELECT 1 FROM {table} WHERE {key} %% %s = 0 ORDER BY {key} FOR UPDATE"  # noqa: S608 - our own
+            cursor.execute(rows, [every])
+        yield
+
+
+@contextmanager
+def _transaction() -> Iterator[Any]:
+    """Yield a cursor of another connection, whose transaction is rolled back."""
     holder: Any = connection.copy()
     holder.set_autocommit(False)
     try:
         with holder.cursor() as cursor:
-            for model in (Schedule, ScheduleState):
-                table, key = model._meta.db_table, model._meta.pk.column
-                rows = f"SELECT 1 FROM {table} WHERE {key} %% %s = 0 ORDER BY {key} FOR UPDATE"  # noqa: S608 - our own
-                cursor.execute(rows, [every])
-        yield
+            yield cursor
     finally:
         holder.rollback()
         holder.close()

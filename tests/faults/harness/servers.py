@@ -5,7 +5,6 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from django.conf import settings
@@ -31,9 +30,7 @@ class Server:
         self._embedded.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         if self._embedded._watchdog is not None:  # it sleeps between two looks for longer than most of the tests take
             self._embedded._watchdog.terminate()
         self._embedded.stop()

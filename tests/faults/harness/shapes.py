@@ -338,7 +338,7 @@ class Cluster(Shape):
         assert self.owner(slot).call("GET", witness) is None, "nothing was lost"
         return former
 
-    def move(self, slot: int, target: Node, pause_seconds: float = 0.01) -> int:
+    def move(self, slot: int, target: Node) -> int:
         """Move a slot key by key, as a resharding does; return how many keys there were."""
         source = self.owner(slot)
         ids = {node: node.call("CLUSTER", "MYID") for node in (source, target)}
@@ -348,7 +348,7 @@ class Cluster(Shape):
         while names := source.call("CLUSTER", "GETKEYSINSLOT", slot, 1):
             source.call("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "REPLACE", "KEYS", *names)
             moved += len(names)
-            time.sleep(pause_seconds)
+            time.sleep(0.01)
         for node in (target, source, *self.primaries()):
             node.call("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
         return moved

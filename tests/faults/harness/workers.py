@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from tests.acceptance.support import PATIENCE_SECONDS, start_worker, wait_until
@@ -62,9 +61,7 @@ class WorkerProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.end()
         print(f"-- {self.log_file.name}, process {self.pid}, said:", self.log()[-3000:], sep="\n")
 
@@ -167,13 +164,11 @@ class Fleet:
             for worker in self.workers:
                 worker.begun()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         for worker in self.workers:
             worker.end()
         for worker in [*self.ended[-3:], *self.workers]:

@@ -140,7 +140,7 @@ JOBS = (
         "callbackafter", "a callback is written in the transaction of its cause",
         (
             Change(
-                "django_delayq.ledger.recording:_write",
+                "django_delayq.ledger.recording:record",
                 "            call_back(writable, written)\n", "            pass\n",
             ),
             Change(
