@@ -17,7 +17,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import ledger
+from ..backend import DelayQBackend
+from ..compat import task_backends
 from ..fields import utcnow
+from ..handover import REASON as HANDED_OVER
 from ..jobs import parse_id
 from ..jobs.callbacks import NAMES as CALLBACKS
 from ..models import Origin, Run, Schedule, Status, explain_wait
@@ -30,7 +33,6 @@ from .definitions import definition_of_run
 from .display import Html, instant
 from .failures import ErrorFilter, FailuresPage
 from .filters import IndexedFilter, ScheduleFilter
-from .origins import job_of, run_of
 
 #: What has been due for longer than this, and waits, is told as late.
 SLACK = timedelta(seconds=5)
@@ -156,12 +158,12 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         times: list[Any] = [("due", "claimed"), ("started", "finished"), ("shown_lag", "shown_duration")]
         execution: list[Any] = [("worker", "attempt", "reclaims")]
         if job:
-            about = [*state, ("shown_origin", "shown_id"), *["shown_run"] * bool(obj.handed_over)]
+            about: list[Any] = [*state, ("shown_origin", "shown_id")]
             times.append(("created", "expires"))
             execution += [("backend", "priority"), ("shown_options", "shown_unique")]
         else:
             execution.append("shown_key")
-            about = ["shown_schedule", *state, ("shown_origin", "shown_points"), *["shown_job"] * bool(job_of(obj))]
+            about = ["shown_schedule", *state, ("shown_origin", "shown_points"), *["shown_job"] * bool(_job_of(obj))]
         sees_definition = not job and self._schedules.has_view_permission(request)
         parts = [
             (None, about, True),
@@ -180,7 +182,6 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         run: Any = super().get_object(request, object_id, from_field)
         if run is not None:
             run.said = list(run.outputs.order_by("attempt"))
-            run.handed_over = run_of(run) if run.origin == Origin.JOB else None
         return run  # type: ignore[no-any-return]
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -217,16 +218,9 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
     @admin.display(description=gettext_lazy("handed over as"))
     def shown_job(self, run: Run) -> Html:
         """Return a link to the job that the run was handed over as."""
-        wanted = job_of(run)
+        wanted = _job_of(run)
         url = self.address("change", wanted.partition("-")[0])
         return format_html('<a href="{}" class="delayq-signature delayq-id">{}</a>', url, wanted)
-
-    @admin.display(description=gettext_lazy("handed over by"))
-    def shown_run(self, run: Any) -> Html:
-        """Return a link to the run of a schedule that has enqueued the job."""
-        there = run.handed_over
-        url = self.address("change", there.pk)
-        return format_html('<a href="{}">{}</a> {}', url, there.schedule_name, instant(there.due_at))
 
     @admin.display(description=gettext_lazy("options of its own"))
     def shown_options(self, run: Run) -> str:
@@ -282,3 +276,15 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 def _is_there(run: Run) -> bool:
     """Say whether a run has a schedule that is there."""
     return run.schedule_id is not None and Schedule.objects.filter(pk=run.schedule_id).exists()
+
+
+def _job_of(run: Run) -> str:
+    """Return the id of the job that a run was handed over as; '' where it is none of ours."""
+    given: Any = run.result if run.reason == HANDED_OVER else None
+    if not isinstance(given, dict) or parse_id(str(given.get("result_id"))) is None:
+        return ""
+    try:
+        ours = isinstance(task_backends[str(given.get("backend"))], DelayQBackend)
+    except Exception:  # no such alias here any more, or its settings are wrong
+        return ""
+    return str(given["result_id"]) if ours else ""

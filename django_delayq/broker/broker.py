@@ -146,10 +146,9 @@ class Broker:
     def write_layout(self, value: str) -> None:
         self.ask("set", self._key("layout"), value)
 
-    def heartbeat(self, now_ms: int, details: str | None = None) -> None:
-        """Say that this worker lives; `details` only where they changed."""
-        if details is not None:
-            self.ask("hset", self._key("worker-details"), self.worker, details)
+    def heartbeat(self, now_ms: int, details: str) -> None:
+        """Say that this worker lives, and what it does."""
+        self.ask("hset", self._key("worker-details"), self.worker, details)
         self.ask("zadd", self._key("workers"), {self.worker: now_ms})
 
     def farewell(self) -> None:

@@ -19,8 +19,7 @@ from functools import partial
 from typing import Any
 
 from .crons import joined, spelled
-from .entry import Entry, Options, Refused, UnreadableSource, guarded, load, once, seconds, zone_name
-from .tables import model
+from .entry import Entry, Options, Refused, UnreadableSource, guarded, load, model_of, once, seconds, zone_name
 
 DIFFERS = (
     "misfire_grace_time: here a point may always be late by the grace, by default 60 s or half the gap; "
@@ -82,7 +81,7 @@ def _states(alias: str, store: Any) -> list[tuple[str, Any]]:
         with store.engine.connect() as connection:
             return [(row.id, row.job_state) for row in connection.execute(table.select().order_by(table.c.id))]
     if type(store).__name__ == "DjangoJobStore":
-        rows = model("django_apscheduler", "DjangoJob")._default_manager.order_by("pk")
+        rows = model_of("django_apscheduler", "DjangoJob")._default_manager.order_by("pk")
         return list(rows.values_list("id", "job_state"))
     raise UnreadableSource(
         f"The job store {alias!r} ({type(store).__name__}) is not read here: give a function that returns a scheduler "

@@ -7,15 +7,14 @@ from functools import partial
 from typing import Any
 
 from .celery_beat import CLEANUP, DIFFERS, NOT_NEEDED, enqueue_options, recurrence
-from .entry import Entry, Options, Refused, guarded, once, zone_name
-from .tables import model
+from .entry import Entry, Options, Refused, guarded, model_of, once, zone_name
 
 __all__ = ["DIFFERS", "read"]
 
 
 def read(source: str, options: Options) -> Iterator[Entry]:
     """See `Origin`."""
-    rows = model("django_celery_beat", "PeriodicTask")._default_manager.order_by("pk")
+    rows = model_of("django_celery_beat", "PeriodicTask")._default_manager.order_by("pk")
     for row in rows.select_related("interval", "crontab", "solar", "clocked"):
         yield guarded(row.name, row.task, partial(_entry, row))
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from ..timing.zone import get_zone
 from .crons import from_croniter
-from .entry import Entry, Options, Refused, aware, guarded, once, seconds
-from .tables import model
+from .entry import Entry, Options, Refused, aware, guarded, model_of, once, seconds
 
 DIFFERS = (
     "django-q2 starts a task although the last one is still busy: so does overlap 'allow', which is set here.",
@@ -31,7 +30,7 @@ _MONTHS = {"M": 1, "BM": 2, "Q": 3, "Y": 12}
 
 def read(source: str, options: Options) -> Iterator[Entry]:
     """See `Origin`."""
-    rows = model("django_q", "Schedule")._default_manager.order_by("pk")
+    rows = model_of("django_q", "Schedule")._default_manager.order_by("pk")
     conf = import_module("django_q.conf").Conf
     for row in rows:
         name = row.name or f"{row.func} #{row.pk}"

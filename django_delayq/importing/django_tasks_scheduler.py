@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 
 from .crons import from_croniter
-from .entry import Entry, Options, Refused, aware, guarded, once, seconds
-from .tables import model
+from .entry import Entry, Options, Refused, aware, guarded, model_of, once, seconds
 
 DIFFERS = (
     "It schedules the next run when the last one has ended, so that none overlap: so does overlap 'skip' here.",
@@ -19,7 +18,7 @@ DIFFERS = (
 
 def read(source: str, options: Options) -> Iterator[Entry]:
     """See `Origin`."""
-    rows = model("scheduler", "Task")._default_manager.order_by("pk")
+    rows = model_of("scheduler", "Task")._default_manager.order_by("pk")
     for row in rows.prefetch_related("callable_args", "callable_kwargs"):
         yield guarded(row.name, row.callable, partial(_entry, row))
 

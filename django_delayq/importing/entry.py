@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from django.apps import apps
 from django.db import DatabaseError
 
 from .. import conf
@@ -154,3 +155,17 @@ def local_zone(options: Options, who: str) -> tuple[str, list[str]]:
         return options.timezone, []
     zone = conf.project_timezone()
     return zone, [f"read in TIME_ZONE ({zone}), {who} has its machine's zone: --timezone names another"]
+
+
+def model_of(app: str, name: str) -> Any:
+    """Return a model of another app.
+
+    Raises:
+        UnreadableSource: The app is not installed, or has no such model.
+    """
+    try:
+        return apps.get_model(app, name)
+    except LookupError:
+        raise UnreadableSource(
+            f"Its tables are read by its own models: leave {app!r} in INSTALLED_APPS until everything has come over."
+        ) from None

@@ -36,7 +36,6 @@ from .recording import (
     lock_horizon,
     record,
     settle_state,
-    start,
     undo_start,
     write_states,
 )
@@ -102,7 +101,6 @@ __all__ = [
     "record",
     "retry_job",
     "settle_state",
-    "start",
     "taken_by",
     "undo_start",
     "version_of",

@@ -212,13 +212,13 @@ def record(outcomes: Sequence[Outcome], *, refused: Won | None = None) -> list[W
 
     After an exception nothing is written, and the same call may be repeated. What others have locked is left out: see
     `locks.py`, Note [Nobody's row is waited for]. A `running` row moves no state, but for what is skipped for it (rule
-    R9). `refused` is what a new row becomes that the table refuses, and not because of another one.
+    R9). `refused` is what a new row becomes that the table refuses, and not because of another one: what begins to run
+    is LOCKED then, and tried later.
 
     Raises:
         DataError, IntegrityError: The table refuses a row, where nothing is said of that.
     """
-    decided = [outcome.schedule for outcome in outcomes if outcome.run.status != Status.RUNNING]
-    moving = {schedule.pk for schedule in decided if schedule is not None}
+    moving = {each.schedule.pk for each in outcomes if each.schedule is not None and each.run.status != Status.RUNNING}
     using = database()
     won = [Won.LOCKED] * len(outcomes)
     with writing(using):
@@ -242,15 +242,6 @@ def record(outcomes: Sequence[Outcome], *, refused: Won | None = None) -> list[W
     for index, result in zip(free, written, strict=True):
         won[index] = result
     return won
-
-
-def start(outcomes: Sequence[Outcome]) -> list[Won]:
-    """Write `running` rows before an execution that may be a repetition, and what is skipped for them (rule R9).
-
-    As `record`, but a new row that the table refuses is treated as locked and tried later. Its execution begins once it
-    is written.
-    """
-    return record(outcomes, refused=Won.LOCKED)
 
 
 def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow], set[int]]:

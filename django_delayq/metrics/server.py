@@ -39,7 +39,6 @@ Pages = Mapping[str, Callable[[], Page]]
 def pages_of(worker: Worker) -> Pages:
     """Return what a worker tells. Needs `prometheus_client`."""
     from .fleet import told_of_all
-    from .process import told_by
     from .text import CONTENT_TYPE_LATEST
 
     return {
@@ -48,6 +47,21 @@ def pages_of(worker: Worker) -> Pages:
         "/healthz": lambda: said([] if health.moves(worker) else ["loop"]),
         "/readyz": lambda: said(health.unready()),
     }
+
+
+def told_by(worker: Worker) -> bytes:
+    """Return what a process has counted and does, and what tasks count in `prometheus_client`'s own registry."""
+    from prometheus_client import REGISTRY
+
+    from .text import Gauges, counted, counter, text_of
+
+    gauges, now = Gauges(), worker.describe()
+    gauges.put("worker_threads", "Tasks that this process can run at a time.", now["threads"])
+    gauges.put("worker_running", "Tasks that run in this process.", now["running"])
+    gauges.put("worker_leases", "Entries that this process has claimed and not given back.", now["held"])
+    said = "Rebuilds of a flushed index that this process has brought to an end."
+    rebuilds = counter("rebuilds", said, worker.upkeep.rebuilds)
+    return text_of([*counted(worker.counting.brought), rebuilds, *gauges.values(), *REGISTRY.collect()])
 
 
 def served(worker: Worker) -> AbstractContextManager[object]:

@@ -273,10 +273,7 @@ class Due(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """The reply to a claim. `head_ms` is the score of the shard's next member after it, None if the shard is empty.
-
-    `epoch` is None where the shard was flushed and has to be rebuilt.
-    """
+    """The reply to a claim: see `broker.Claim`."""
 
     now_ms: int
     head_ms: int | None
