@@ -1,15 +1,11 @@
-"""Real workers of another number of shards and of another release, side by side: who waits, who ends, what is lost."""
+"""Real workers of another release, side by side: who waits, who ends, what is lost."""
 
 import json
-import signal
-from zlib import crc32
 
 import pytest
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
-from django_delayq.broker import Broker, Shard
-from django_delayq.models import Schedule
 from tests.acceptance.processes import due_now, every_second, no_point_is_missing, stop, wait_for_workers
 from tests.acceptance.support import PATIENCE_SECONDS, lines, output_of, wait_until, worker
 
@@ -34,44 +30,6 @@ def migrate():
     recorder, name = MigrationRecorder(connection), "9999_layout_2"
     yield lambda: recorder.record_applied("django_delayq", name)
     recorder.record_unapplied("django_delayq", name)
-
-
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2)])
-def test_workers_restarted_one_after_the_other_with_another_number_of_shards_lose_and_double_nothing(
-    before, after, broker, settings, tmp_path
-):
-    settings.DELAYQ = {**settings.DELAYQ, "SHARDS": before}
-    rows, path, gate = [every_second(f"s{n}") for n in range(6)], tmp_path / "f", tmp_path / "gate"
-    with worker() as one, worker() as two:
-        wait_for_workers(broker, 2)
-        due_now(Broker(timeout_seconds=5), "long", "note", path=str(path), gate=str(gate))
-        wait_until(lambda: lines(path))
-        names = sorted(broker.workers())
-        settings.DELAYQ = {**settings.DELAYQ, "SHARDS": after}
-        with worker() as new:
-            wait_until(lambda: f"have ended: {', '.join(names)}. Restart them" in output_of(new))
-            rows.append(every_second("saved by a web process that counts anew"))
-            goes_on(rows[-1])
-            for process in (one, two):
-                process.send_signal(signal.SIGTERM)
-            wait_until(lambda: any(process.poll() == 0 for process in (one, two)))
-            assert len(broker.workers()) == 1, "who drains is waited for"
-            gate.touch()
-            assert [process.wait(PATIENCE_SECONDS) for process in (one, two)] == [0, 0]
-            wait_until(lambda: "the index is built anew" in output_of(new))
-            for row in rows:
-                goes_on(row)
-            settings.DELAYQ = {**settings.DELAYQ, "SHARDS": before}
-            rows.append(every_second("saved by a web process that counts as before"))
-            goes_on(rows[-1])
-            assert stop(new) == 0
-    for row in rows:
-        no_point_is_missing(row)
-    assert len(lines(path)) == 2, "it was executed once"
-    shards = [Shard("default", n) for n in range(3)]
-    has_members = {shard for shard, stats in zip(shards, broker.stats(shards), strict=True) if stats.members}
-    pks = Schedule.objects.values_list("pk", flat=True)
-    assert has_members == {Shard("default", crc32(f"s{pk}".encode()) % after) for pk in pks}
 
 
 def test_a_release_of_a_higher_layout_waits_for_migrate_and_then_takes_over_from_workers_that_drain(

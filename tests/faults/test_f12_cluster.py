@@ -90,6 +90,9 @@ def test_f12_another_number_of_shards_loses_and_doubles_no_point(settings, trace
                 all_go_on(trace, histories)
                 began = second.term()
                 assert second.wait() == 0
+                settings.DELAYQ = {**settings.DELAYQ, "SHARDS": before}  # as a web process that was not restarted yet
+                histories += schedules(1, trace, name="saved")
+                settings.DELAYQ = {**settings.DELAYQ, "SHARDS": after}
                 wait_until(lambda: len(trace.first_after(began)) == len(histories), 60, "all to go on")
                 verdict = report(f"F12 {before} -> {after} shards", histories, recovery=time.time() - began)
                 assert fleet.tend() == 0
