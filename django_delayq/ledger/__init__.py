@@ -36,6 +36,7 @@ from .recording import (
     lock_horizon,
     record,
     settle_state,
+    start,
     undo_start,
     write_states,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "record",
     "retry_job",
     "settle_state",
+    "start",
     "taken_by",
     "undo_start",
     "version_of",

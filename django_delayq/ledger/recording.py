@@ -212,8 +212,7 @@ def record(outcomes: Sequence[Outcome], *, refused: Won | None = None) -> list[W
 
     After an exception nothing is written, and the same call may be repeated. What others have locked is left out: see
     `locks.py`, Note [Nobody's row is waited for]. A `running` row moves no state, but for what is skipped for it (rule
-    R9). `refused` is what a new row becomes that the table refuses, and not because of another one: what begins to run
-    is LOCKED then, and tried later.
+    R9). `refused` is what a new row becomes that the table refuses, and not because of another one.
 
     Raises:
         DataError, IntegrityError: The table refuses a row, where nothing is said of that.
@@ -242,6 +241,15 @@ def record(outcomes: Sequence[Outcome], *, refused: Won | None = None) -> list[W
     for index, result in zip(free, written, strict=True):
         won[index] = result
     return won
+
+
+def start(outcomes: Sequence[Outcome]) -> list[Won]:
+    """Write `running` rows before an execution that may be a repetition, and what is skipped for them (rule R9).
+
+    As `record`, but a new row that the table refuses is treated as locked and tried later. Its execution begins once it
+    is written.
+    """
+    return record(outcomes, refused=Won.LOCKED)
 
 
 def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow], set[int]]:

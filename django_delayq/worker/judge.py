@@ -366,7 +366,7 @@ def write_running(starting: Sequence[tuple[Held, Outcome]], tell: Tell) -> list[
         DatabaseError: Nothing was written.
     """
     skipped = [item for held, outcome in starting if outcome.owner for item in held.beside]
-    won = ledger.record([*(outcome for _, outcome in starting), *skipped], refused=Won.LOCKED)
+    won = ledger.start([*(outcome for _, outcome in starting), *skipped])
     for outcome, result in zip(skipped, won[len(starting) :], strict=True):
         if result is Won.YES:
             tell(outcome)

@@ -112,7 +112,7 @@ def test_the_recording_of_points(built, stand):
             Outcome(Run.of(row, now, status="running", **values), row) for row in Schedule.objects.order_by("pk")
         ]
         if stand == "begun":
-            ledger.record(outcomes, refused=ledger.Won.LOCKED)
+            ledger.start(outcomes)
             for outcome in outcomes:
                 outcome.seen = ledger.version_of(outcome.run)
         for outcome in outcomes:

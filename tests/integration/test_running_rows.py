@@ -56,17 +56,6 @@ def a_worker(gate, name="w1"):
         worker.broker.close()
 
 
-def begins(monkeypatch, told):
-    """Tell of the outcomes that are written where executions begin; what is returned stands for the ledger's answer."""
-    record = ledger.record
-
-    def written(outcomes, *, refused=None):
-        answer = told(outcomes) if refused else None
-        return record(outcomes, refused=refused) if answer is None else answer
-
-    monkeypatch.setattr(ledger, "record", written)
-
-
 def begin(worker, gate):
     """Have a worker claim and begin one task."""
     until(worker, lambda: lines(gate.parent / "ran"))
@@ -84,8 +73,8 @@ def test_what_runs_has_a_row_that_says_where_and_since_when_and_is_written_once(
         tasks.note.enqueue(str(gate.parent / "ran"), gate=str(gate))
     else:
         schedule(broker, gate)
-    written = []
-    begins(monkeypatch, lambda outcomes: written.append(len(outcomes)))
+    written, start = [], ledger.start
+    monkeypatch.setattr(ledger, "start", lambda outcomes: written.append(len(outcomes)) or start(outcomes))
     with a_worker(gate) as worker:
         begin(worker, gate)
         until(worker, Run.objects.filter(status=Status.RUNNING).exists)
@@ -109,13 +98,13 @@ def test_what_somebody_else_has_decided_or_is_at_fault_is_tried_once_and_holds_u
     schedule(broker, gate)
     tried = []
 
-    def begun(outcomes):
+    def start(outcomes):
         tried.append(outcomes)
         if answer is DataError:
             raise DataError("no")
         return [answer] * len(outcomes)
 
-    begins(monkeypatch, begun)
+    monkeypatch.setattr(ledger, "start", start)
     with a_worker(gate) as worker:
         begin(worker, gate)
         until(worker, lambda: tried)
@@ -128,7 +117,7 @@ def test_what_somebody_else_has_decided_or_is_at_fault_is_tried_once_and_holds_u
 
 def test_a_task_that_ends_before_costs_no_write(broker, gate, settings, monkeypatch):
     settings.DELAYQ = {**settings.DELAYQ, "RUNNING_AFTER_SECONDS": 300}
-    begins(monkeypatch, lambda outcomes: pytest.fail("written"))
+    monkeypatch.setattr(ledger, "start", lambda outcomes: pytest.fail("written"))
     schedule(broker, gate)
     with a_worker(gate) as worker:
         begin(worker, gate)
@@ -161,7 +150,7 @@ def test_a_database_that_does_not_take_it_ends_no_task(broker, gate, monkeypatch
         raise OperationalError("no")
 
     with a_worker(gate) as worker, monkeypatch.context() as patch:
-        begins(patch, refuse)
+        patch.setattr(ledger, "start", refuse)
         begin(worker, gate)
         until(worker, lambda: tried)
         patch.undo()

@@ -288,8 +288,8 @@ def test_a_running_row_that_is_refused_is_left_for_a_later_try():
     running = RunRow.of(row, utcnow(), status=Status.RUNNING, fence="1.e", worker="w1")
     outcome = ledger.Outcome(running, ledger.load_schedules([row.pk])[row.pk])
     with every_row_refused():
-        assert ledger.record([outcome], refused=ledger.Won.LOCKED) == [ledger.Won.LOCKED]
-    assert ledger.record([outcome], refused=ledger.Won.LOCKED) == [ledger.Won.YES]
+        assert ledger.start([outcome]) == [ledger.Won.LOCKED]
+    assert ledger.start([outcome]) == [ledger.Won.YES]
 
 
 @pytest.mark.django_db(transaction=True)
