@@ -151,7 +151,7 @@ class _Stream:
 
 
 class _Ear(logging.Handler):
-    """Notes records for the execution that logs them. Has no lock, which a `TaskTimeout` could leave locked."""
+    """Notes records for the execution that logs them. Has no lock of its own: a `TaskTimeout` could leave it locked."""
 
     def handle(self, record: logging.LogRecord) -> bool:
         output = current.get()
@@ -163,8 +163,10 @@ class _Ear(logging.Handler):
             logger = logger.parent
         if last and record.levelno >= last.level and logger.handlers == [self]:
             token = current.set(None)  # or it would be heard twice
-            last.handle(record)
-            current.reset(token)
+            try:
+                last.handle(record)
+            finally:
+                current.reset(token)
         return True
 
 

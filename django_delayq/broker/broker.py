@@ -33,7 +33,8 @@ JOURNAL_GRACE_MS = 60_000
 SCORED = ("due", "ready", "jobs", "jobs-ready")
 #: Of these, those that have the ends of leases: what is leased waits for no turn.
 LEASED = ("due", "jobs")
-#: The commands that scripts use, as `probe` tries them; the first write needs no memory, and what stays ends by itself.
+#: The commands that scripts use, as `probe` tries them: DEL first, since it needs no memory, and SET with PX behind
+#: most others, so that the key ends even where DEL is refused.
 TRIED = (
     "TIME", "DEL KEY", "ZADD KEY NX N m", "ZMSCORE KEY m", "ZRANGE KEY -inf N BYSCORE LIMIT 0 1", "ZCOUNT KEY -inf N",
     "ZCARD KEY", "ZREM KEY m", "HSET KEY m N", "HMGET KEY m", "HGET KEY m", "HGETALL KEY", "HEXISTS KEY m", "HLEN KEY",
@@ -273,7 +274,7 @@ class Broker:
     # -- shards and members
 
     def shard_of(self, member: str, queue: str) -> Shard:
-        """Return where a member of a queue lives under the configured number of shards, for as long as that stands."""
+        """Return where a member of a queue lives under the configured number of shards."""
         return Shard(queue, crc32(wire(member)) % self._shard_count(queue))
 
     def shards(self, queues: Iterable[str] | None = None) -> list[Shard]:
@@ -321,13 +322,10 @@ class Broker:
     def upsert(self, shard: Shard, definitions: Sequence[Definition], *, mode: Mode = "") -> list[str]:
         """Mirror schedules or rows, each member once; return what became of each, in the words of upsert.lua.
 
-        Modes: see there. What is leased stays as it is.
+        Modes: see there. What is leased stays as it is. One round trip, in parts: none blocks Redis for longer than a
+        part takes.
         """
-        return self._upsert(shard, mode, definitions)
-
-    def _upsert(self, shard: Shard, mode: str, items: Sequence[Sequence[Any]]) -> list[str]:
-        """Run the script for all items in one round trip, in parts: none blocks Redis for longer than a part takes."""
-        parts = [items[at : at + SCRIPT_PART] for at in range(0, len(items), SCRIPT_PART)]
+        parts = [definitions[at : at + SCRIPT_PART] for at in range(0, len(definitions), SCRIPT_PART)]
         calls = [(shard, [self._channel, mode, *chain.from_iterable(part)]) for part in parts]
         return [word for reply in self._run_each("upsert", calls) for word in text(reply).split()]
 
@@ -336,8 +334,8 @@ class Broker:
 
         `gone`: deleted or moved away, so that nobody has a due point to record any more.
         """
-        ended = [(member, generation, "0", "0", expected, "0") for member, generation, expected in members]
-        return self._upsert(shard, "gone" if gone else "end", ended)
+        ended = [Definition(member, generation, 0, 0, expected) for member, generation, expected in members]
+        return self.upsert(shard, ended, mode="gone" if gone else "end")
 
     def swap_epochs(self, shards: Sequence[Shard], expected: str | None, new: str, *, ttl_ms: int = 0) -> list[bool]:
         """Set the epochs that are `expected` (None: absent), in one round trip; say which were. `ttl_ms` 0: no end."""
@@ -385,8 +383,9 @@ class Broker:
         number, *replies = json.loads(text(self._run("probe", shard, [EXACT, json.dumps(commands)], worker="probe")))
         tried = zip(TRIED, replies, strict=True)
         refused = [f"{line.split()[0]}: {reply['err']}" for line, reply in tried if _failed(reply)]
-        seconds, micros = ("0", "0") if _failed(replies[0]) else replies[0]
-        score, member, value = (_first(replies[at]) for at in (3, 4, 9))
+        by_name = {line.split()[0]: reply for line, reply in zip(TRIED, replies, strict=True)}
+        seconds, micros = ("0", "0") if _failed(by_name["TIME"]) else by_name["TIME"]
+        score, member, value = (_first(by_name[name]) for name in ("ZMSCORE", "ZRANGE", "HMGET"))
         return Trial(int(seconds) * 1_000_000 + int(micros), number, score, member, value, tuple(refused))
 
     # -- plain reads

@@ -81,7 +81,7 @@ def is_own(prefix: str, key: str) -> bool:
 
 
 #: How definitions are mirrored: see upsert.lua.
-Mode = Literal["", "reset", "new", "move"]
+Mode = Literal["", "reset", "new", "move", "end", "gone"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def read(cls, using: str, names: Collection[str], keys: Collection[str] | None = None) -> Self:
-        """Return the schedules of these names and all that are declared; where `keys` are given, those, and locked."""
+        """Return the schedules of these names and all declared ones; with `keys` only these, their rows locked."""
         declarations, schedules = Declaration._base_manager.using(using), Schedule._base_manager.using(using)
         declared = declarations.all()
         if keys is not None:
@@ -69,7 +69,7 @@ class Rows(NamedTuple):
 
 @dataclass(slots=True)
 class Step:
-    """What one sync does to one schedule, told in lines; without lines, nothing. Without a schedule none is created.
+    """What one sync does to one schedule, told in lines: none where nothing changes.
 
     `changes` are fields to set on the schedule, `declaration` is the one there is.
     """

@@ -54,9 +54,10 @@ class Failures(NamedTuple):
 
 @dataclass(slots=True)
 class RunGroup:
-    """Failures of one task with one fingerprint, of schedules or of jobs. All but `first` is of the time asked for.
+    """Failures of one task with one fingerprint, of schedules or of jobs.
 
     `runs` are their keys; `schedules` their keys and the names they had, what failed last first; some may be deleted.
+    `rows` are all of the group that were read, with their times. All but `first` and `rows` is of the time asked for.
     """
 
     digest: str
@@ -67,6 +68,7 @@ class RunGroup:
     is_new: bool = False
     times: list[datetime] = field(default_factory=list)
     runs: list[int] = field(default_factory=list)
+    rows: list[tuple[int, datetime]] = field(default_factory=list)
     schedules: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -113,6 +115,7 @@ def group_failures(found: Failures, since: datetime) -> list[RunGroup]:
                 continue
             group = groups[known[0]] = RunGroup(known[0], row.task, known[1], row, row.at)
         group.first = row.at
+        group.rows.append((row.pk, row.at))
         if row.at >= since:
             group.times.append(row.at)
             group.runs.append(row.pk)
@@ -126,12 +129,12 @@ def group_failures(found: Failures, since: datetime) -> list[RunGroup]:
 
 def dismiss(group: RunGroup, until: datetime) -> None:
     """Hide a group as far as it was seen: whatever of it fails after `until` shows it again."""
-    _mark([pk for pk, at in zip(group.runs, group.times, strict=True) if at <= until], until)
+    _mark([pk for pk, at in group.rows if at <= until], until)
 
 
 def take_back(group: RunGroup) -> bool:
     """Show a group again; False where its runs are gone."""
-    return _mark(group.runs, None)
+    return _mark([pk for pk, _ in group.rows], None)
 
 
 def _mark(runs: list[int], until: datetime | None) -> bool:

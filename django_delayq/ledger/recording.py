@@ -98,7 +98,7 @@ def change(names: Sequence[str], changes: Sequence[Change], using: str) -> list[
 
 
 def is_pruned(run: RunRow, horizons: Mapping[int, datetime]) -> bool:
-    """Say whether the row of a point of the chain may have been there and was pruned."""
+    """Say whether the row of a point may have been there: up to `horizons`, each schedule's history was pruned."""
     return run.origin == Origin.DUE and _reaches(horizons.get(run.schedule_id or 0), run)
 
 
@@ -212,10 +212,10 @@ def record(outcomes: Sequence[Outcome], *, refused: Won | None = None) -> list[W
 
     After an exception nothing is written, and the same call may be repeated. What others have locked is left out: see
     `locks.py`, Note [Nobody's row is waited for]. A `running` row moves no state, but for what is skipped for it (rule
-    R9). `refused` is what a new row becomes that the table refuses, and not because of another one.
+    R9). `refused` is the result for a new row that the table refuses for its own sake; None raises.
 
     Raises:
-        DataError, IntegrityError: The table refuses a row, where nothing is said of that.
+        DataError, IntegrityError: The table refuses a row for its own sake.
     """
     moving = {each.schedule.pk for each in outcomes if each.schedule is not None and each.run.status != Status.RUNNING}
     using = database()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the web does without
 
 PLAIN = "text/plain; charset=utf-8"
 
-#: A loop that has not come by for so long stands still, however short the leases are. It sleeps 5 s at most.
+#: A loop that is late by so much stands still, however short the leases are.
 STILL_SECONDS = 30.0
 
 
@@ -47,7 +47,7 @@ def unready() -> list[str]:
 
 
 def moves(worker: "Worker") -> bool:
-    """Say whether a worker's loop has come by of late. One that waits for Redis or the database before it begins, does.
+    """Say whether a worker's loop comes by in time. One that waits for Redis or the database before it begins, does.
 
     What makes it wait for longer than two leases has lost all that it held: a restart costs nothing more.
     """

@@ -167,7 +167,7 @@ class DatabaseView:
     """What the database knows. A count is None where it was not counted in time.
 
     `refused` are the schedules whose TASKS backend is unknown or does not take the task, `failed_jobs` the jobs among
-    the newest MOST_READ failures that are kept. No count is more than MOST_COUNTED + 1.
+    the newest MOST_READ failures that are kept. No count but that of `refused` is more than MOST_COUNTED + 1.
     """
 
     alias: str

@@ -98,13 +98,14 @@ class Supervisor:
     def _reap(self) -> None:
         """Draw the conclusions from whoever has ended. See Note [Started again]."""
         now = time.monotonic()
+        self._worked = self._worked or any(now - each.started_at >= YOUNG_SECONDS for each in self._children.values())
         for child in [*self._children.values()]:
             status = child.process.poll()
             if status is None:
                 continue
             del self._children[child.number]
             well, lived = status in (OK, RECYCLE), now - child.started_at
-            self._worked = self._worked or well or lived >= YOUNG_SECONDS
+            self._worked = self._worked or well
             if status == OUTDATED or (self._burst and status != RECYCLE):
                 self._backoffs.pop(child.number, None)
             after = ""

@@ -113,11 +113,8 @@ def decide(
     if policies.overlap == "allow" or busy_from is None or last_finished_at is None:
         return late.missed(None)
     busy = as_utc(busy_from, "busy_from"), min(as_utc(last_finished_at, "last_finished_at"), now)
-    return (
-        late.overlapped(busy[1])
-        if busy[0] <= wake_at(point, policies.jitter, policies.key) <= busy[1]
-        else late.missed(busy)
-    )
+    woke = wake_at(point, policies.jitter, policies.key)
+    return late.overlapped(busy[1]) if busy[0] <= woke <= busy[1] else late.missed(busy)
 
 
 def decide_all(

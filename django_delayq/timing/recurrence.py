@@ -54,10 +54,10 @@ class Every:
         before_first = -((self.anchor - as_utc(first, "first")) // self.every) - 1
         return max(0, (as_utc(last, "last") - self.anchor) // self.every - before_first)
 
-    def _at(self, instant: datetime, behind: int) -> datetime | None:
-        """Return the newest lattice point up to the instant, or that so many behind it."""
+    def _at(self, instant: datetime, later: int) -> datetime | None:
+        """Return the newest lattice point up to the instant, moved on by so many."""
         try:
-            return self.anchor + ((as_utc(instant) - self.anchor) // self.every + behind) * self.every
+            return self.anchor + ((as_utc(instant) - self.anchor) // self.every + later) * self.every
         except OverflowError:  # beyond the years 1 to 9999
             return None
 

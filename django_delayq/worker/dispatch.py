@@ -120,7 +120,10 @@ class Dispatcher:
         return bool(self.isolation.waiting or self.isolation.alone) and self.isolation.active()
 
     def room(self, max_runs: int | None = None) -> int:
-        """Return how many entries to claim now. Nothing is claimed ahead of those that wait for a free slot."""
+        """Return how many entries to claim now: a batch at most, and no more than `max_runs` leaves.
+
+        Nothing is claimed ahead of those that wait for a free slot, nor while the recorder is full.
+        """
         if self.recorder.full or self._isolating():
             return 0
         free = self.slots.free - len(self._taken_over) if self._taken_over else self.slots.capacity()

@@ -67,14 +67,8 @@ class _Output(capture.Output):
 
 
 def serve(channel: int, heard: int) -> None:
-    """Serve as the process of an isolated task, on these two descriptors; the task's own children get neither.
-
-    Raises:
-        OSError: They are none.
-    """
+    """Serve as the process of an isolated task, on these two descriptors; the task's own children get neither."""
     with socket.socket(fileno=channel) as ours:
-        os.set_inheritable(channel, False)
-        os.set_inheritable(heard, False)
         sqlite.prepare(connections[ledger.database()])
         registry.get_tasks()
         connections.close_all()

@@ -10,7 +10,7 @@ Note [What it says]
 By a socket it says an empty line once it is ready, and one line of JSON at its end. The worker says one line, the
 call, and ends its side once the lease is lost. What the task logs and prints comes by a pipe as it is said
 (`capture.py`, Note [Heard beside the way]), and standard output and error by two more, which go on to the worker's
-own: so each is heard once, until something kills it. Interrupted it is by a signal, which ends waiting too.
+own: so each is heard once, until something kills it. A signal interrupts it, also while it waits.
 """
 
 import json

@@ -19,6 +19,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from copy import copy
 from datetime import UTC, datetime
@@ -36,8 +37,8 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: A KiB or so each.
 MOST_WAITING: Final = 10_000
-#: Longer texts are printed in pieces, so that what waits is bounded.
-PIECE_CHARS: Final = 1000
+#: Longer texts are printed in pieces, so that what waits is bounded: a line of a command's (`LONGEST_LINE`) is whole.
+PIECE_CHARS: Final = 8193
 #: A log that writes nothing for so long does not move on.
 PATIENCE_SECONDS: Final = 1.0
 #: How long the process waits for its log when it ends.
@@ -76,6 +77,9 @@ class LogQueue(QueueListener):
             self._thread.join(END_SECONDS)
         if not self.stuck:
             self.restore()
+            while not self._waiting.empty():  # what came behind the end
+                if (item := self._waiting.get_nowait()) is not None:
+                    self.handle(item)
 
     @property
     def stuck(self) -> bool:
@@ -135,11 +139,13 @@ class _Queued(QueueHandler):
     handle = QueueHandler.emit  # type: ignore[assignment]
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Let it say what it says now, whatever becomes of its arguments."""
-        if record.args:
-            record = copy(record)
-            record.msg, record.args = record.getMessage(), None
-        return record
+        """Let it say what it says now, whatever becomes of its arguments; as it is, where these do not fit."""
+        if not record.args:
+            return record
+        said = copy(record)
+        with suppress(Exception):
+            said.msg, said.args = record.getMessage(), None
+        return said
 
     def enqueue(self, record: logging.LogRecord) -> None:
         context = copy_context()

@@ -41,7 +41,7 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: Redis answers a claim within milliseconds; what takes longer is a server in trouble.
 TIMEOUT_SECONDS = 5.0
-#: While nothing more can be claimed, look again so soon: what waits for a slot may have to be handed back.
+#: While claimed entries wait for a slot, look again so soon: they may have to be handed back.
 WAITING_SECONDS = 0.25
 #: Threads without work end at once; one that hangs in a task is not waited for.
 SLOTS_SECONDS = 1.0
@@ -105,7 +105,7 @@ class Worker:
         self.counting = Counting(self.broker, self.trip.counted, self.timers)
         self.trip.counted.since = utcnow()
         self.trip.counted.paused_at = self.controls.paused_at
-        self.moved_at = 0.0  # monotonic, when the loop came by last; 0 before it begins
+        self.moved_at = 0.0  # monotonic, when the loop came by last, or comes at the latest; 0 before it begins
         self.stopping = self.aborted = False
         self.grace_ends_at = 0.0  # monotonic, once it drains
         self.leaving = ""  # why this process is to be replaced
@@ -180,11 +180,13 @@ class Worker:
 
     def _wait(self, seconds: float) -> None:
         """Take all that is reported and told by now; wait for the first of it."""
-        self.moved_at = time.monotonic()
+        self.moved_at = time.monotonic() + max(0.0, seconds)
         try:
             item = self.inbox.get(timeout=seconds) if seconds > 0 else self.inbox.get_nowait()
         except queue.Empty:
             return
+        finally:
+            self.moved_at = time.monotonic()
         ended = []
         with suppress(queue.Empty):
             while True:
@@ -266,8 +268,8 @@ class Worker:
         again = min(self.recorder.again, counting, showing)
         if self.dispatcher.isolation.waiting:  # the end of what runs wakes us
             seconds = min(cap, self.dispatcher.isolation.seconds_left())
-        elif room <= 0:  # the end of a task wakes us, if none hangs
-            seconds = WAITING_SECONDS
+        elif room <= 0:  # the end of a task wakes us
+            seconds = WAITING_SECONDS if self.slots.busy > self.options.threads else cap
         else:
             seconds = self.timers.until(now)
         if self.options.burst and self.recorder.idle and self.claims.answered:

@@ -61,7 +61,10 @@ class Timers:
         self.due(shard, head_ms, now_ms)
 
     def due(self, shard: Shard, due_ms: int | None, now_ms: int = 0) -> None:
-        """Note that something comes due at this time of the server's, None for never; and that time, if it is known."""
+        """Note that something comes due at this time of the server's, None for never.
+
+        `now_ms`: what the server's clock says now, 0 where that is not known.
+        """
         if now_ms:
             self._offsets_ms[shard] = now_ms - time.monotonic() * 1000
         if due_ms is not None and shard in self._turn:

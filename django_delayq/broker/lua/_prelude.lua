@@ -41,7 +41,7 @@ local function head(now)
     local ms = first and math.min(now, whole(call('HGET', POINT, first)) or 0) or call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')[2]
     found = math.min(found, tonumber(ms or found))
   end
-  return found < 2 ^ 53 and int(math.max(0, found)) or '' -- of a damaged score what comes due, or never does
+  return found < 2 ^ 53 and int(math.max(0, found)) or '' -- a damaged score: below 0 it is due, from 2^53 on never
 end
 
 -- Tell sleeping workers of an earlier head: the message is '<queue>:<shard> <score>', so that they need not ask. Return

@@ -1,7 +1,7 @@
 -- PURPOSE  Mirror schedules and rows: their generation, next due point, wake-up and priority, or their end. Never
 --          disturbs what is leased.
 -- KEYS     the constant list
--- ARGV     channel, mode, then per member, each at most once: member, generation, point_ms, wake_ms ('0': now),
+-- ARGV     channel, mode, then per member, each at most once but in 'gone': member, generation, point_ms, wake_ms ('0': now),
 --          expected ('' | the newer generation seen in Redis before the database was read, to be forced down), priority,
 --          where mode is
 --          ''      a schedule as it was saved; what is due stays as it is
@@ -9,9 +9,9 @@
 --          'new'   a row: added, unless it is there with this generation; another one is another row, of a restored database,
 --                  or it was retried: then what its holder settles counts no more
 --          'move'  a row that is there and not leased comes due at wake_ms, at this point
---          'end'   the end of a definition: disabled or exhausted; the holder or the next claimer of what is due
---                  records it, and drops the member
---          'gone'  so too, but it was deleted or moved away, and nothing is left to record: only a live lease keeps it
+--          'end'   the end of a definition, disabled or exhausted: the holder or the next claimer of what is due records
+--                  it and drops the member. Of these two modes only member, generation and expected count
+--          'gone'  deleted or moved away: nothing is left to record, and only a live lease keeps the member
 -- RETURNS  one text (a hundred replies take three times as long to read), with a word per member: NEW, MOVED, SAME,
 --          OLD (a newer one is known), LEASED or DUE (only the generation was stored;
 --          one that was handed back with a delay comes due at once, unless a lease of it ran out), GONE (it is not there),

@@ -1,5 +1,6 @@
 """`manage.py delayq_isolated`: the process of one isolated task. Workers start it; see `worker/isolated.py`."""
 
+import os
 from argparse import ArgumentParser
 from typing import Any
 
@@ -22,7 +23,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, channel: int, heard: int, **options: Any) -> None:
         """Execute it."""
         try:
-            interpreter.serve(channel, heard)
+            os.set_inheritable(channel, False)
+            os.set_inheritable(heard, False)
         except OSError as error:
             message = f"delayq_worker starts this itself, for tasks with isolation='process': {error}"
             raise CommandError(message) from error
+        interpreter.serve(channel, heard)
