@@ -37,7 +37,7 @@ class Chaos(Background):
         self.workers = [start(failpoints=next(self._texts)) for _ in range(3)]
 
     def watch(self):
-        while not self.ended.wait(2.0):
+        while not self.ended.wait(3.0):
             dead = [worker for worker in self.workers if not worker.alive] or self.workers[:1]
             for worker in dead:
                 self.deaths += not worker.alive
@@ -122,7 +122,7 @@ def test_f42_one_message_each_way_of_every_state_whatever_is_killed_or_flushed(s
         with Chaos(server, start) as chaos:
             begun = enter(trace, gate)
             assert len(begun) == 20
-            wait_until(lambda: begun <= open_states(), 120, f"all: {begun - open_states()}")
+            wait_until(lambda: begun <= open_states(), 240, f"all: {begun - open_states()}")
             wait_until(lambda: chaos.kills > 3 and chaos.deaths and chaos.flushes > 1, 60, "kills and flushes")
             start("--queues", ",".join(UNSERVED))
             leave(gate)

@@ -15,7 +15,7 @@ MODULE = "tests.faults.isolated_tasks"
 
 def point(task: str, *args: Any, name: str = "s", **values: Any) -> Schedule:
     """A schedule with one point, in a moment."""
-    return Schedule.objects.create(name=name, task=f"{MODULE}.{task}", args=list(args), **soon(0.2), **values)
+    return Schedule.objects.create(name=name, task=f"{MODULE}.{task}", args=list(args), **soon(1.0), **values)
 
 
 def outcome(row: Schedule) -> Run:
