@@ -63,8 +63,13 @@ class WorkerSignals:
             self._worker.stop()
 
     def drained(self, exit_status: int) -> None:
-        """Let each further order end this process at once, with this status."""
+        """Let each further order end this process at once, with this status; one of a supervisor's ignores them.
+
+        The supervisor's own order may come only now, and Python gives signals their defaults back before it ends.
+        """
         self._exit_status = exit_status
+        for number in SIGNALS if self._supervised else ():
+            signal.signal(number, signal.SIG_IGN)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self._supervised or number == signal.SIGHUP:
