@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -26,6 +27,8 @@ LOGGERS = ("django_delayq", *(f"django_delayq.{name}" for name in ("declared", "
 MOST_CAUSES = 1000
 
 logger = logging.getLogger("django_delayq.worker")
+#: Has a record of this package be handled by a call, in a worker by the thread of the log; None: at once.
+deliver: Callable[[Callable[[logging.LogRecord], object], logging.LogRecord], object] | None = None
 _logged: set[tuple[str, type[BaseException]]] = set()
 
 
@@ -114,8 +117,9 @@ def _guard_logger(own: logging.Logger) -> None:
             return logging.LogRecord(*args[:7])
 
     def handle(record: logging.LogRecord) -> None:
+        plainly = partial(type(own).handle, own)
         try:
-            type(own).handle(own, record)
+            plainly(record) if deliver is None else deliver(plainly, record)
         except Exception as error:
             note_handler_failure(error)
 

@@ -3,9 +3,10 @@
 Note [Nobody waits for the log]
 A pipe that nobody reads, or a handler that waits for a server, holds up whoever logs, and an exception in a handler
 reaches him. Who claims, renews and records must not depend on that. So while a worker runs, a `QueueHandler` stands in
-place of the handlers that each logger had when it started, and one thread, a `QueueListener`, calls these: in the
-order of the records, in the context of whoever logged. The thread also writes what tasks print, and what commands and
-isolated tasks have printed: a task must not time out because standard output is a pipe that is full.
+place of the handlers that each logger had when it started, and one thread, a `QueueListener`, calls these: in the order
+of the records, in the context of whoever logged. Our own records go there whole, so that what listens to loggers in
+another way, or a handler that a task adds, holds up no worker either. The thread also writes what tasks print, and what
+commands and isolated tasks have printed: a task must not time out because standard output is a pipe that is full.
 MOST_WAITING records and printed texts may wait. Then our own records are dropped at once. Whoever else logs waits while
 the log moves on, as he would without a queue; once nothing was written for PATIENCE_SECONDS, his are dropped too. How
 many were dropped is logged when the log has caught up.
@@ -26,8 +27,9 @@ from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
 from typing import Any, Final, Self
 
-from .. import tracing
+from .. import side_channels, tracing
 from ..capture import current
+from ..commands.process import LONGEST_LINE
 from ..context import EXECUTING
 from ..plain import iso, plain
 from ..redaction import redact_text
@@ -37,8 +39,8 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: A KiB or so each.
 MOST_WAITING: Final = 10_000
-#: Longer texts are printed in pieces, so that what waits is bounded: a line of a command's (`LONGEST_LINE`) is whole.
-PIECE_CHARS: Final = 8193
+#: Longer texts are printed in pieces, so that what waits is bounded; a line of a command stays whole.
+PIECE_CHARS: Final = LONGEST_LINE + 1
 #: A log that writes nothing for so long does not move on.
 PATIENCE_SECONDS: Final = 1.0
 #: How long the process waits for its log when it ends.
@@ -68,6 +70,7 @@ class LogQueue(QueueListener):
                 logger.handlers = [self._ours[-1][1]]
         if not self._direct:
             self.start()
+            side_channels.deliver = self.deliver
             os.register_at_fork(after_in_child=self.restore)
         return self
 
@@ -88,10 +91,18 @@ class LogQueue(QueueListener):
 
     def restore(self) -> None:
         """Give the loggers their handlers back."""
-        self._direct = True
+        self._direct, side_channels.deliver = True, None
         for logger, ours in self._ours:
             if ours in logger.handlers:
                 logger.handlers = [*ours.handlers, *(each for each in logger.handlers if each is not ours)]
+
+    def deliver(
+        self, call: Callable[[logging.LogRecord], object], record: logging.LogRecord, *, waits: bool = False
+    ) -> None:
+        """Have a record be handled in the context of whoever logs."""
+        context = copy_context()
+        context.run(current.set, None)  # what a handler prints is not said by the task
+        self.put(lambda each: context.run(call, each), record, waits=waits)
 
     def print(self, write: Callable[[str], object], text: str) -> None:
         """Have a text be written; '' too."""
@@ -148,10 +159,7 @@ class _Queued(QueueHandler):
         return said
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        context = copy_context()
-        context.run(current.set, None)  # what a handler prints is not said by the task
-        waits = not record.name.startswith("django_delayq")
-        self._log.put(lambda each: context.run(self._call, each), record, waits=waits)
+        self._log.deliver(self._call, record, waits=not record.name.startswith("django_delayq"))
 
     def _call(self, record: logging.LogRecord) -> None:
         for handler in self.handlers:

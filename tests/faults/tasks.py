@@ -184,6 +184,7 @@ _DEEDS: dict[str, Callable[[], object]] = {
     "environment": os.environ.clear,
     "output": lambda: sys.stdout.close(),
     "handler that raises": lambda: _add_a_handler(_raise),
+    "handler that blocks": lambda: _add_a_handler(lambda record: threading.Event().wait()),
 }
 
 

@@ -149,13 +149,14 @@ def test_f36_a_worker_works_and_ends_though_nobody_reads_what_it_prints(processe
             process.wait()
 
 
-def test_f36_a_log_handler_that_a_task_adds_holds_nothing_up_by_raising(do, tmp_path):
+@pytest.mark.parametrize("what", ["handler that raises", "handler that blocks"])
+def test_f36_a_log_handler_holds_nothing_up(what, do, tmp_path):
     row = every_second()
     with WorkerProcess(folder=tmp_path, LEASE_SECONDS=1) as process:
         process.ready()
-        do("handler that raises")
+        do(what)
         goes_on(row, process.process)
         process.term()
         assert process.wait() == 0
     assert not row.runs.filter(reclaims__gt=0).exists()
-    assert "RuntimeError" in process.log()
+    assert (what == "handler that raises") == ("RuntimeError" in process.log())

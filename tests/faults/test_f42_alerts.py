@@ -37,7 +37,7 @@ class Chaos(Background):
         self.workers = [start(failpoints=next(self._texts)) for _ in range(3)]
 
     def watch(self):
-        while not self.ended.wait(3.0):
+        while not self.ended.wait(2.0):
             dead = [worker for worker in self.workers if not worker.alive] or self.workers[:1]
             for worker in dead:
                 self.deaths += not worker.alive

@@ -1,21 +1,41 @@
 """Models of a project that inherit from `Schedule`, with a table of their own or as a proxy: all that schedules do."""
 
 from copy import copy
+from datetime import timedelta
 
 import pytest
+from django.contrib import admin
 from django.contrib.auth.models import User
 from django.core import serializers
 from django.db.models import F
+from django.urls import path
 
+from django_delayq import orders
+from django_delayq.admin.schedules import ScheduleAdmin
 from django_delayq.declared.values import values_of
-from django_delayq.models import Definition, Schedule, Tombstone
+from django_delayq.fields import utcnow
+from django_delayq.models import Definition, Run, Schedule, Tombstone
+from django_delayq.testing import Runner
 from tests.faults.models import NamedSchedule, OwnedSchedule
+from tests.integration.admin_pages import client_for, fields
 from tests.integration.mirroring import absent, mirrored
 from tests.support import DAILY_CRON
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
 
 HEIRS = pytest.mark.parametrize("model", [OwnedSchedule, NamedSchedule, Schedule])
+
+
+class HeirAdmin(ScheduleAdmin):
+    fieldsets = (("Owner", {"fields": ("owner",)}), *ScheduleAdmin.fieldsets)
+
+
+site = admin.AdminSite()
+for known, shown in admin.site._registry.items():
+    site.register(known, type(shown))
+site.register(OwnedSchedule, HeirAdmin)
+site.register(NamedSchedule, ScheduleAdmin)
+urlpatterns = [path("admin/", site.urls)]
 
 
 @pytest.fixture
@@ -112,6 +132,17 @@ def test_what_only_the_child_has_is_no_new_definition(make):
     assert not Definition.objects.exists()
 
 
+def test_what_only_the_child_has_can_go_and_leave_the_schedule(make, built):
+    row = make(OwnedSchedule)
+    row.tags.put(row, ["a"])
+    row.pause()
+    row.resume()
+    row.delete(keep_parents=True)
+    left = Schedule.objects.get()
+    assert mirrored(built, left)
+    assert (left.tags.count(), Definition.objects.count()) == (1, 2)
+
+
 @HEIRS
 def test_a_copy_and_a_fixture_are_schedules_of_their_own(model, make, built):
     row = make(model)
@@ -131,3 +162,49 @@ def test_a_copy_and_a_fixture_are_schedules_of_their_own(model, make, built):
         row.refresh_from_db()
         assert row.generation > generation
         assert mirrored(built, row)
+
+
+@HEIRS
+def test_it_runs_when_due_when_ordered_and_for_the_past(model, make):
+    at = utcnow().replace(microsecond=0)
+    with Runner(now=at) as runner:
+        row = make(model, cron="* * * * *")
+        orders.run_now(row)
+        assert len(orders.backfill(row, at - timedelta(minutes=3), at - timedelta(minutes=1))) in (2, 3)
+        runner.run_due(at + timedelta(minutes=2))
+        assert Run.objects.filter(schedule=row.pk, status="succeeded").count() >= 4
+
+
+@pytest.mark.parametrize("model", [OwnedSchedule, NamedSchedule])
+def test_its_admin_page_edits_pauses_and_restores(model, make, built):
+    row, boss = make(model), client_for(superuser=True)
+    place = f"/admin/{model._meta.app_label}/{model._meta.model_name}/"
+    values = {"owner": str(row.owner_id)} if model is OwnedSchedule else {}
+    page = boss.get(f"{place}{row.pk}/change/")
+    assert f"/{row.pk}/pause/" in page.content.decode()
+    answer = boss.post(f"{place}{row.pk}/change/", fields(cron="0 5 * * *", tags="a", **values))
+    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    row.refresh_from_db()
+    assert (row.cron, [tag.name for tag in row.tags.all()]) == ("0 5 * * *", ["a"])
+    assert mirrored(built, row)
+    for name in ("run-now", "pause", "resume", "backfill", "why"):
+        assert boss.get(f"{place}{row.pk}/{name}/").status_code == 200, name
+    assert boss.post(f"{place}{row.pk}/pause/", {"reason": ""}).status_code == 302
+    assert boss.post(f"{place}{row.pk}/resume/").status_code == 302
+    assert boss.post(f"{place}{row.pk}/run-now/").status_code == 302
+    history = boss.get(f"{place}{row.pk}/history/").content.decode()
+    assert "Paused" in history
+    kept = Definition.objects.earliest("pk")
+    asked = {"definition": kept.pk, "seen": Schedule.objects.get().generation}
+    assert boss.get(f"{place}{row.pk}/restore/", asked).status_code == 200
+    assert boss.post(f"{place}{row.pk}/restore/", asked).status_code == 302
+    row.refresh_from_db()
+    assert row.cron == DAILY_CRON
+    added = boss.post(f"{place}add/", fields(name="added", **values))
+    assert added.status_code == 302, added.context["adminform"].form.errors
+    assert boss.get(place).status_code == 200
+    chosen = {"action": "pause", "apply": "1", "reason": "", "_selected_action": [row.pk]}
+    assert boss.post(place, chosen).status_code == 302
+    assert not Schedule.objects.get(pk=row.pk).enabled
+    assert boss.post(f"{place}{row.pk}/delete/", {"post": "yes"}).status_code == 302
+    assert absent(built, row)
