@@ -1,9 +1,9 @@
 """What a task logs and prints while it runs: the end of it, kept in memory until its outcome is recorded. Pure.
 
 Note [Heard beside the way]
-In a worker process one handler on the root logger, and what stands in place of `sys.stdout` and `sys.stderr`, note what
-is said for the execution in whose context it is said; it goes on as ever. So what a logger does not propagate is not
-heard, and `logging.basicConfig()` in a task finds a handler and does nothing. Where there is no other handler,
+In a worker process a handler of the root logger and stand-ins for `sys.stdout` and `sys.stderr` note what a task says,
+by the context of its execution, and pass it on. A logger that does not propagate is not heard, and
+`logging.basicConfig()` in a task finds a handler and does nothing. Where the project has no handler,
 `logging.lastResort` is called, as without ours.
 Heard is what has the execution's context: the task's thread, its coroutines, `asyncio.to_thread`, `sync_to_async`, and
 threads that run in a copy of the context. What writes to the file descriptor itself, as child processes and code in C
@@ -40,7 +40,7 @@ _most = 0
 
 
 class Output:
-    """The end of what one execution has said: as many whole texts as have `most` characters; 0: nothing is noted.
+    """The end of what one execution has said: whole texts of `most` characters or a little more; none where it is 0.
 
     A `TaskTimeout` that arrives in between leaves no lock locked (`with` on one of C does not), and drops nothing.
     """

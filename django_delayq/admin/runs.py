@@ -279,7 +279,7 @@ def _is_there(run: Run) -> bool:
 
 
 def _job_of(run: Run) -> str:
-    """Return the id of the job that a run was handed over as; '' where it is none of ours."""
+    """Return the id of the job that a run became when it was handed over to a backend of ours; else ''."""
     given: Any = run.result if run.reason == HANDED_OVER else None
     if not isinstance(given, dict) or parse_id(str(given.get("result_id"))) is None:
         return ""

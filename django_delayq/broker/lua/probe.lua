@@ -1,4 +1,4 @@
--- PURPOSE  Try the commands that the other scripts need, on one key that nobody else uses and that is gone afterwards.
+-- PURPOSE  Try the commands that the other scripts need, on a key that is used by nothing else and deleted afterwards.
 -- KEYS     the constant list; JOURNAL is that key
 -- ARGV     a number, then the commands as JSON, each a list of texts
 -- RETURNS  JSON: the number through Lua, then the reply to each command, {err} where it was refused
