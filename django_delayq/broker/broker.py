@@ -4,7 +4,6 @@ import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain
 from operator import methodcaller
 from threading import Lock
 from typing import Any, Protocol
@@ -18,7 +17,7 @@ from .cluster import close, node_of, primaries
 from .connection import connector, translated
 from .engine import info_of, run_ids
 from .keys import LONGEST_WAIT_MS, Claim, Definition, EntryView, Mode, Settled, Settlement, Shard, Stats, Trial
-from .scripts import Call, Scripts, clock_ms, head_ms, instant_ms, number, read_claim, read_settled, text, wire
+from .scripts import Call, Scripts, clock_ms, head_ms, instant_ms, number, packed, read_claim, read_settled, text, wire
 
 SCAN_PAGE = 1000
 #: A server that does not confirm a subscription within so long is asked again.
@@ -285,12 +284,12 @@ class Broker:
     def _keys(self, shard: Shard) -> dict[str, str]:
         return keys.all_keys(self.config.prefix, shard)
 
-    def _run(self, name: str, shard: Shard, args: list[Any], *, worker: str = "") -> Any:
+    def _run(self, name: str, shard: Shard, args: Sequence[Any], *, worker: str = "") -> Any:
         names = keys.shard_keys(self.config.prefix, shard, worker or self.worker)
         _, scripts = self._connected or self._connect_now()
         return scripts.run(name, [Call(names, args)])[0]
 
-    def _run_each(self, name: str, calls: Sequence[tuple[Shard, list[Any]]]) -> list[Any]:
+    def _run_each(self, name: str, calls: Sequence[tuple[Shard, Sequence[Any]]]) -> list[Any]:
         made = [Call(keys.shard_keys(self.config.prefix, shard, self.worker), args) for shard, args in calls]
         return self.scripts.run(name, made)
 
@@ -310,12 +309,11 @@ class Broker:
 
     def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
         """Extend these leases, (member, holder) each; return the members that are no longer ours."""
-        return {text(member) for member in self._run("renew", shard, [lease_ms, *chain.from_iterable(leases)])}
+        return {text(member) for member in self._run("renew", shard, (lease_ms, packed(leases)))}
 
     def settle(self, shard: Shard, settlements: Sequence[Settlement]) -> Settled:
         """Give members back; per member 1 applied, 2 edited meanwhile, 0 no longer ours."""
-        args = [self._channel, *chain.from_iterable(settlements)]
-        return read_settled(self._run("settle", shard, args))
+        return read_settled(self._run("settle", shard, (self._channel, packed(settlements))))
 
     # -- what the mirror does
 
@@ -326,7 +324,7 @@ class Broker:
         part takes.
         """
         parts = [definitions[at : at + SCRIPT_PART] for at in range(0, len(definitions), SCRIPT_PART)]
-        calls = [(shard, [self._channel, mode, *chain.from_iterable(part)]) for part in parts]
+        calls = [(shard, (self._channel, mode, packed(part))) for part in parts]
         return [word for reply in self._run_each("upsert", calls) for word in text(reply).split()]
 
     def remove(self, shard: Shard, members: Sequence[tuple[str, int, str]], *, gone: bool = False) -> list[str]:

@@ -96,6 +96,11 @@ def wire(member: str) -> bytes:
     return member.encode("utf-8", "surrogateescape")
 
 
+def packed(rows: Sequence[Sequence[Any]]) -> bytes:
+    """Return rows as an argument: see Note [One text] in `lua/_prelude.lua`."""
+    return wire(json.dumps(rows, ensure_ascii=False))
+
+
 def number(value: Any) -> int | None:
     """Return a whole number from 0 to 2^53, or None for nothing and for garbage: what Lua's `whole` accepts."""
     if value is None:

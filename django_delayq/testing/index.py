@@ -64,7 +64,7 @@ class MemoryIndex(Broker):
         item = self.members[key]
         if item.wake_ms > self.now_ms():
             return 1, item.wake_ms, item.point_ms
-        return 0, item.point_ms - item.priority * STEP_MS, 0
+        return 0, item.wake_ms - item.priority * STEP_MS, 0
 
     def first(self) -> tuple[int, Shard] | None:
         """Return when the first one of those comes due, and where."""
@@ -116,7 +116,7 @@ class MemoryIndex(Broker):
         standing.holder = ""
         if item.what not in ("next", "drop"):
             standing.attempts += item.what == "retry"
-            standing.wake_ms = self.now_ms() + item.ms
+            standing.wake_ms = self.now_ms() + item.ms if item.ms else min(self.now_ms(), standing.point_ms)
             return 1
         standing.attempts = 0
         if standing.generation > item.generation:

@@ -71,7 +71,16 @@ def test_within_one_claim_the_urgent_ones_come_first(index):
     assert names_of(index.claim()) == ["s2", "s1"]
 
 
+def test_what_is_handed_back_unbegun_keeps_its_place(index):
+    index.member("s1", due=-9000)
+    index.member("s2", due=-5000)
+    holder = index.claim(limit=1).holder
+    assert index.broker.settle(PLACE, [Settlement("s1", holder, "release")]).replies == [1]
+    assert names_of(index.claim(request=2, limit=1)) == ["s1"]
+
+
 def test_what_waits_for_its_turn_is_in_one_set_only_and_keeps_no_set_alive(shard):
+    shard.member("j9", due=60_000, priority=1)  # else all are claimed by their scores
     for n in range(4):
         shard.member(f"j{n}", due=-9000 + n)
     claim = shard.claim(limit=1)
@@ -83,7 +92,7 @@ def test_what_waits_for_its_turn_is_in_one_set_only_and_keeps_no_set_alive(shard
     assert shard.turns() == {"j1": -8999, "j3": -8997}
     assert names_of(shard.claim(request=2)) == ["j1", "j3"]
     assert not shard.client.exists(shard.names["jobs-ready"])
-    assert shard.broker.stats([PLACE])[0].members == 4
+    assert shard.broker.stats([PLACE])[0].members == 5
 
 
 def test_a_shard_whose_next_turn_has_a_later_point_needs_attention_now(shard):

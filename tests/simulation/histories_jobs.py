@@ -21,6 +21,7 @@ def claimed_with_orders(world):
     world.create("a", every=3600, queue="mail")
     for _ in range(8):
         world.order("a")
+    world.enqueue(queue="mail", ahead=500, priority=2)  # so that members have turns
     world.enqueue(queue="mail", many=8)
     world.claim(0, 2)
     world.begin(0)
@@ -54,6 +55,7 @@ def released_and_urgent(world):
 
 def deleted_when_its_turn_has_come(world):
     """A schedule is deleted when it and more orders than a claim takes are due."""
+    world.enqueue(queue="mail", ahead=500, priority=2)  # so that members have turns
     world.create("a", queue="mail", missed="all")
     for _ in range(8):
         world.order("a")

@@ -148,32 +148,31 @@ class Holders:
     # -- turns: see Note [Lanes] in broker/lua/_prelude.lua
 
     def _read_turns(self, place):
-        """Return what is due of each lane, as (turn, score, member), and whether turns or scores decide there."""
+        """Return what is due of each lane, as (turn, member)."""
         now, found = self.world.clock.server_ms(), []
         pipeline = self.world.stage.client.pipeline(transaction=False)
         for part in SCORED:
             pipeline.zrange(f"{place}:{part}", 0, -1, withscores=True)
-        for part in ("point", "priority"):
-            pipeline.hgetall(f"{place}:{part}")
-        *sets, points, steps = pipeline.execute()
+        pipeline.hgetall(f"{place}:priority")
+        *sets, steps = pipeline.execute()
         for waiting, ready in (sets[:2], sets[2:]):
-            due = [(0, name) for name, _ in ready] + [(score, name) for name, score in waiting if score <= now]
-            lane = [(int(points.get(n, now)) - STEP_MS * int(steps.get(n, 0)), score, plain(n)) for score, n in due]
-            found.append((sorted(lane), bool(ready or steps)))
+            due = [(score - STEP_MS * int(steps.get(name, 0)), plain(name)) for name, score in waiting if score <= now]
+            for name, turn in ready:
+                if turn + STEP_MS * int(steps.get(name, 0)) > now:
+                    raise Broken("L a member has not its turn", name, turn, now)
+            found.append(sorted(due + [(turn, plain(name)) for name, turn in ready]))
         return found
 
     def _check_turns(self, limit, leased):
         """Both lanes get their share, and in each what is more urgent comes first."""
-        (points, _), (jobs, _) = self.turns
-        shares = [len(leased & {member for *_, member in lane}) for lane in (points, jobs)]
+        points, jobs = self.turns
+        shares = [len(leased & {member for _, member in lane}) for lane in (points, jobs)]
         half = limit // 2
         enough = min(limit, len(points) + len(jobs))
         if sum(shares) != enough or shares[0] < min(len(points), half) or shares[1] < min(len(jobs), half):
             raise Broken("L a lane did not get its share", limit, shares, len(points), len(jobs))
-        for lane, by_turn in self.turns:
-            by_turn = by_turn or len(lane) > limit
-            taken = [item for item in lane if item[2] in leased]
-            for turn, score, member in lane:
-                late = [item for item in taken if turn < item[0] and (by_turn or score < item[1])]
-                if member not in leased and late:
-                    raise Broken("L a more urgent member was left", member, turn, score, late)
+        for lane in self.turns:
+            last = max((turn for turn, member in lane if member in leased), default=0)
+            for turn, member in lane:
+                if member not in leased and turn < last:
+                    raise Broken("L a more urgent member was left", member, turn, last)

@@ -4,9 +4,8 @@ It executes the real scripts. It knows who claimed each member last, which no sc
 request whether its sender had a right to change what it changed.
 """
 
-import re
+import json
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from redis import exceptions as errors
@@ -15,24 +14,11 @@ from django_delayq.broker import EXACT, keys, scripts
 
 #: Scripts whose members name a fence.
 BY_FENCE = ("settle", "renew")
-#: How many arguments stand before the members, and how many each takes, where the header says more of them.
-SHAPES = {"settle": (1, 6), "upsert": (2, 6)}
 
 
 def plain(value: Any) -> str:
     """Return an argument or reply as text."""
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-@lru_cache
-def shape(name: str) -> tuple[int, int]:
-    """Return how many arguments of a script stand before the members, and how many each takes, by its header."""
-    if name in SHAPES:
-        return SHAPES[name]
-    header = scripts.load(name)[0].partition("-- ARGV")[2].partition("-- RETURNS")[0].replace("\n--", "")
-    before, found, each = re.sub(r"\([^()]*\)", "", header).partition("then per member")
-    assert found, f"the header of {name}.lua names no arguments per member"
-    return before.count(","), each.count(",") + 1
 
 
 @dataclass
@@ -84,14 +70,12 @@ class Request:
     def forces(self) -> bool:
         """True where it acts against the generations: a late one puts the past in place of the present."""
         if self.kind == "remove":
-            return any(int(number) >= EXACT for number in self.args[3::6])
-        return self.name == "upsert" and (self.mode == "reset" or any(map(plain, self.args[6::6])))
+            return any(int(row[1]) >= EXACT for row in self.items())
+        return self.name == "upsert" and (self.mode == "reset" or any(row[4] for row in self.items()))
 
     def items(self) -> list[list[str]]:
-        """Return the arguments of each member."""
-        first, width = shape(self.name)
-        texts = [plain(value) for value in self.args]
-        return [texts[at : at + width] for at in range(first, len(texts), width)]
+        """Return what it has of each member, as texts."""
+        return [list(map(str, row)) for row in json.loads(self.args[-1])]
 
 
 class Wire:

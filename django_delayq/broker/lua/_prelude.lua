@@ -1,13 +1,14 @@
 -- Prelude of every script. KEYS is always the same list, see broker/keys.py: no key name is built in Lua.
--- Integers leave through int(): tostring() loses digits above 2^53's decimals. The server's TIME is the only clock.
+-- Integers leave through int(), since tostring() loses digits and Redis may write 1e+12; scores are numbers, which ZADD
+-- takes exactly. The server's TIME is the only clock.
 local call = redis.call
 local DUE, READY, JOBS, JOBS_READY, POINT, GEN, PRIORITY, LEASE, ATTEMPTS, FENCE, EPOCH, JOURNAL = unpack(KEYS)
 
 -- Note [Lanes]
 -- Schedules' points and orders are one lane, jobs and backfills the other: each claim takes of both, so a million due
--- jobs delay a due point by a claim. A member waits in DUE or JOBS, by the ms at which it needs attention. Where more of a lane
--- is due than a claim takes, what is due moves on into READY or JOBS_READY, by its turn: the due point in ms, less a
--- minute for each step of its priority. A member is in one of the two, never in both, and never in none.
+-- jobs delay a due point by a claim. A member waits in DUE or JOBS, by the ms at which it needs attention, and is claimed
+-- in that order. While a member of the shard has a priority, what is due moves on into READY or JOBS_READY, by its turn:
+-- that ms, less a minute for each step of its priority. A member is in one of the two, never in both, and never in none.
 local LANES = {{DUE, READY}, {JOBS, JOBS_READY}}
 -- One step of priority is worth so many ms of waiting.
 local STEP_MS = 60000
@@ -79,32 +80,27 @@ local function steps_of(members)
   return steps
 end
 
--- Turns and members in a row, as ZADD takes them.
-local function turns_of(members, now)
-  local list, points, steps = {}, call('HMGET', POINT, unpack(members)), steps_of(members)
-  for i, member in ipairs(members) do append(list, int((whole(points[i]) or now) - steps[i] * STEP_MS), member) end
-  return list
-end
-
 -- Give members these scores: scores and members in a row, as ZADD takes them. Their points and priorities are written
 -- before. What is due and urgent gets its turn at once, or it would wait behind all that nothing has claimed yet.
 local function place(scores, now)
   local own = {{}, {}}
   for i = 1, #scores, 2 do append(own[lane_of(scores[i + 1])], scores[i], scores[i + 1]) end
   for lane, list in ipairs(own) do
-    local waiting, ready, names, due, later = LANES[lane][1], LANES[lane][2], {}, {}, {}
-    for i = 2, #list, 2 do names[#names + 1] = list[i] end
-    local by_turn, steps = #names > 0 and call('EXISTS', ready) == 1, steps_of(names)
-    for i, member in ipairs(names) do
-      local has_turn = tonumber(list[2 * i - 1]) <= now and (by_turn or steps[i] > 0)
-      if has_turn then due[#due + 1] = member else append(later, list[2 * i - 1], member) end
+    local waiting, ready, names, due, later = LANES[lane][1], LANES[lane][2], {}, {}, list
+    if #list > 0 and call('EXISTS', ready, PRIORITY) > 0 then
+      for i = 2, #list, 2 do names[#names + 1] = list[i] end
+      local by_turn, steps = call('ZREM', ready, unpack(names)) > 0 or call('EXISTS', ready) == 1, steps_of(names)
+      later = {}
+      for i, member in ipairs(names) do
+        local score = tonumber(list[2 * i - 1])
+        if score > now or not by_turn and steps[i] <= 0 then append(later, score, member) else
+          append(due, score - steps[i] * STEP_MS, member)
+          call('ZREM', waiting, member)
+        end
+      end
     end
-    if #names > 0 and by_turn then call('ZREM', ready, unpack(names)) end
     if #later > 0 then call('ZADD', waiting, unpack(later)) end
-    if #due > 0 then
-      call('ZREM', waiting, unpack(due))
-      call('ZADD', ready, unpack(turns_of(due, now)))
-    end
+    if #due > 0 then call('ZADD', ready, unpack(due)) end
   end
 end
 
@@ -120,8 +116,8 @@ local function drop(members)
 end
 
 -- Note [One text]
--- Where a reply has several values for each of a hundred members, it is one text of JSON: redis-py reads that ten times
--- as fast as a list.
+-- What has several values for each of a hundred members is one text of JSON: redis-py reads a reply ten times as fast so
+-- as a list, and sends arguments seven times as fast. A row is a list of what one member has.
 
 -- Note [Leases]
 -- A lease is a field in a hash: member -> holder, which is the fence of the claim, a space, its worker. Whoever settles
@@ -129,13 +125,9 @@ end
 -- It notes the members in the journal of its process, each with whether another worker's lease on it had run out: where
 -- its reply is lost, the next claim carries the same request, and is told once more what is still leased so.
 
--- The members that ARGV names from `first` on, `size` arguments for each, the second of them its holder; and for each
--- whether that one still holds it.
-local function named(first, size)
-  local members, own = {}, {}
-  for i = first, #ARGV, size do members[#members + 1] = ARGV[i] end
-  for i, holder in ipairs(#members > 0 and call('HMGET', LEASE, unpack(members)) or {}) do
-    own[i] = holder == ARGV[first + (i - 1) * size + 1]
-  end
-  return members, own
+-- The rows of the last argument, of each its member, which comes first, and the holder of that, false for none.
+local function named()
+  local rows, members = cjson.decode(ARGV[#ARGV]), {}
+  for i, row in ipairs(rows) do members[i] = row[1] end
+  return rows, members, #rows > 0 and call('HMGET', LEASE, unpack(members)) or {}
 end

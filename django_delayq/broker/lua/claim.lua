@@ -65,14 +65,16 @@ end
 -- The first members of a lane whose turn it is. See Note [Lanes].
 local function next_in(lane, limit)
   local waiting, ready = unpack(LANES[lane])
-  if call('EXISTS', ready) == 0 then
-    local found = call('ZRANGE', waiting, '-inf', int(now), 'BYSCORE', 'LIMIT', 0, limit + 1)
-    if #found < 2 or (#found <= limit and call('EXISTS', PRIORITY) == 0) then return belonging(found, lane) end
+  if call('EXISTS', ready, PRIORITY) == 0 then
+    return belonging(call('ZRANGE', waiting, '-inf', int(now), 'BYSCORE', 'LIMIT', 0, limit), lane)
   end
-  local found = call('ZRANGE', waiting, '-inf', int(now), 'BYSCORE', 'LIMIT', 0, MOST_MOVED)
-  if #found > 0 then
-    call('ZADD', ready, unpack(turns_of(found, now)))
-    call('ZREM', waiting, unpack(found))
+  local found = call('ZRANGE', waiting, '-inf', int(now), 'BYSCORE', 'LIMIT', 0, MOST_MOVED, 'WITHSCORES')
+  local members, turns = {}, {}
+  for i = 1, #found, 2 do members[#members + 1] = found[i] end
+  for i, step in ipairs(steps_of(members)) do append(turns, tonumber(found[2 * i]) - step * STEP_MS, members[i]) end
+  if #members > 0 then
+    call('ZADD', ready, unpack(turns))
+    call('ZREM', waiting, unpack(members))
   end
   return belonging(call('ZRANGE', ready, 0, limit - 1), lane)
 end
@@ -100,9 +102,10 @@ end
 -- Lease members under a fence, and note it; return which worker had each before, '0' for none.
 local function lease(members, fence)
   local holders, list, lapsed = {}, {}, {}
+  local own = fence .. ' ' .. worker
   for i, holder in ipairs(call('HMGET', LEASE, unpack(members))) do
     lapsed[i] = holder or '0'
-    append(holders, members[i], fence .. ' ' .. worker)
+    append(holders, members[i], own)
     -- A garbage member could read like several: it is not repeated.
     if not string.find(members[i], '%s') then list[#list + 1] = (holder and '1' or '0') .. members[i] end
   end
@@ -111,7 +114,8 @@ local function lease(members, fence)
   return lapsed
 end
 
-local function known(text) return whole(text) and int(whole(text)) or '' end -- '' for nothing and for garbage
+-- A whole number as it is stored, '' for nothing and for garbage.
+local function known(text) return whole(text) and not string.find(text, '%D') and text or '' end
 
 local reply = {int(now), '', call('GET', EPOCH) or '', ''}
 if reply[3] == '' then return cjson.encode(reply) end
@@ -124,17 +128,17 @@ end
 if #members > 0 then
   -- Read before anything is leased: a key of a foreign type fails here.
   local points, generations = call('HMGET', POINT, unpack(members)), call('HMGET', GEN, unpack(members))
-  local attempts, scores = call('HMGET', ATTEMPTS, unpack(members)), {}
+  local attempts, ends, scores = call('HMGET', ATTEMPTS, unpack(members)), int(now + tonumber(ARGV[2])), {}
   if not fence then
     fence = draw_fence(reply[3])
     lapsed = lease(members, fence)
   end
   reply[4] = fence
   for i, member in ipairs(members) do
-    append(scores, int(now + tonumber(ARGV[2])), member)
-    for _, value in ipairs({member, known(points[i]), known(generations[i]), known(attempts[i]), lapsed[i]}) do
-      reply[#reply + 1] = value
-    end
+    append(scores, ends, member)
+    append(reply, member, known(points[i]))
+    append(reply, known(generations[i]), known(attempts[i]))
+    reply[#reply + 1] = lapsed[i]
   end
   place(scores, now)
 end

@@ -1,6 +1,6 @@
 -- PURPOSE  Extend the leases that the caller still holds.
 -- KEYS     the constant list
--- ARGV     lease_ms, then per member: member, holder
+-- ARGV     lease_ms, rows as JSON: member, holder
 -- RETURNS  the members whose lease is gone or somebody else's; nothing is created for them
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE a lease must not change hands between the comparison and the new score.
@@ -9,9 +9,10 @@
 -- that prolong or end a lease begin with a write that needs none; the claim does not, and starts nothing new there.
 call('HDEL', ATTEMPTS, '') -- see Note [Out of memory]
 local now, scores, lost = server_ms(), {}, {}
-local members, own = named(2, 2)
+local ends = int(now + tonumber(ARGV[1]))
+local rows, members, holders = named()
 for i, member in ipairs(members) do
-  if own[i] then append(scores, int(now + tonumber(ARGV[1])), member) else lost[#lost + 1] = member end
+  if holders[i] == rows[i][2] then append(scores, ends, member) else lost[#lost + 1] = member end
 end
 if #scores > 0 then place(scores, now) end
 return lost

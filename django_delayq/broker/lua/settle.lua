@@ -1,10 +1,10 @@
 -- PURPOSE  Give members back: with their next due point, without one, to be tried again, or unstarted.
 -- KEYS     the constant list
--- ARGV     channel, then per member: member, holder, what, ms, generation used, point_ms, where `what` is
+-- ARGV     channel, rows as JSON: member, holder, what, ms, generation used, point_ms, where `what` is
 --          'next'    its next point is point_ms, and it wakes at ms
 --          'drop'    it has no next point
 --          'retry'   an attempt failed: it comes due again after ms, at the same point; an attempt is counted
---          'release' it did not start: it comes due again after ms
+--          'release' it did not start: it comes due again after ms, with 0 as if it had not been claimed
 --          'lapsed'  so too, and the next claim shall see, as this one did, that a lease ran out before
 -- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '', then per member:
 --          1 applied, 2 applied but edited meanwhile ('next' and 'drop' only:
@@ -13,32 +13,32 @@
 -- ATOMIC BECAUSE the fence must hold for the whole move, and an edit must not slip between comparison and move.
 call('HDEL', ATTEMPTS, '') -- see Note [Out of memory] in renew.lua
 local now = server_ms()
-local before, members, own = head(now), named(2, 6)
+local before, rows, members, holders = head(now), named()
 local stored = #members > 0 and call('HMGET', GEN, unpack(members))
 local reply, scores, points, generations = {int(now), ''}, {}, {}, {}
 local waiting, moved, gone, lapsed = {}, {}, {}, {}
-for i, member in ipairs(members) do
-  local at = 6 * i - 4
-  local what, ms, used, point = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
+for i, row in ipairs(rows) do
+  local member, holder, what, ms, used, point = unpack(row)
   local known, result = whole(stored[i]) or 0, 1
-  if not own[i] then
+  if holders[i] ~= holder then
     result = 0
   elseif what == 'next' or what == 'drop' then
-    if known > tonumber(used) then
+    if known > used then
       -- Edited during the lease: wake at once, to be judged again under the new definition.
       result, moved[#moved + 1] = 2, member
-      append(scores, int(now), member)
+      append(scores, now, member)
     elseif what == 'drop' then
       gone[#gone + 1] = member
     else
       moved[#moved + 1] = member
       append(scores, ms, member)
-      append(points, member, point)
-      if known < tonumber(used) then append(generations, member, used) end
+      append(points, member, int(point))
+      if known < used then append(generations, member, int(used)) end
     end
   else
     waiting[#waiting + 1] = member
-    append(scores, int(now + tonumber(ms)), member)
+    -- What was not begun keeps its place before what came due later.
+    append(scores, ms > 0 and now + ms or math.min(now, whole(call('HGET', POINT, member)) or now), member)
     if what == 'retry' then
       call('HSET', ATTEMPTS, member, int((whole(call('HGET', ATTEMPTS, member)) or 0) + 1))
     elseif what == 'lapsed' then

@@ -1,7 +1,7 @@
 -- PURPOSE  Mirror schedules and rows: their generation, next due point, wake-up and priority, or their end. Never
 --          disturbs what is leased.
 -- KEYS     the constant list
--- ARGV     channel, mode, then per member, each at most once but in 'gone': member, generation, point_ms, wake_ms ('0': now),
+-- ARGV     channel, mode, rows as JSON, each member at most once but in 'gone': member, generation, point_ms, wake_ms (0: now),
 --          expected ('' | the newer generation seen in Redis before the database was read, to be forced down), priority,
 --          where mode is
 --          ''      a schedule as it was saved; what is due stays as it is
@@ -20,16 +20,14 @@
 -- COST     O(members · log N)
 -- ATOMIC BECAUSE edits arrive late and out of order, and a claim may come between.
 local now = server_ms()
-local before, mode, members = head(now), ARGV[2], {}
-for i = 3, #ARGV, 6 do members[#members + 1] = ARGV[i] end
-local scores_now, holders = scores_of(members), call('HMGET', LEASE, unpack(members))
+local before, mode, rows, members, holders = head(now), ARGV[2], named()
+local scores_now = scores_of(members)
 local known_now, stored_now = call('HMGET', GEN, unpack(members)), call('HMGET', POINT, unpack(members))
 local attempts = call('HMGET', ATTEMPTS, unpack(members))
 local replies, scores, points, generations, fresh, steps, plain, gone = {}, {}, {}, {}, {}, {}, {}, {}
-for i, member in ipairs(members) do
-  local at = 6 * i - 3
-  local generation, point, wake, expected = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
-  if wake == '0' then wake = int(now) end
+for i, row in ipairs(rows) do
+  local member, generation, point, wake, expected, priority = unpack(row)
+  if wake == 0 then wake = now end
   local known, stored, score = whole(known_now[i]), whole(stored_now[i]), scores_now[i]
   local leased = holders[i] and not (score and unsound(score, now))
   local newer = not known or generation > known or (expected ~= '' and whole(expected) == known)
@@ -57,35 +55,35 @@ for i, member in ipairs(members) do
   elseif not newer and generation < known then
     result = 'OLD'
   elseif leased and score and not stored then
-    append(points, member, point)
+    append(points, member, int(point))
     result = 'FIXED'
   elseif not stored or not (score or leased) then
     result, to, newer = 'NEW', wake, true
   elseif leased then
-    if not score then append(scores, int(now + 60000), member) end -- a worker that lives renews its lease before
+    if not score then append(scores, now + 60000, member) end -- a worker that lives renews its lease before
     result = newer and 'LEASED' or 'SAME'
-  elseif mode == 'reset' and stored <= now and stored <= tonumber(point) then
-    append(scores, int(now), member)
+  elseif mode == 'reset' and stored <= now and stored <= point then
+    append(scores, now, member)
     result = 'RESET'
   elseif mode == 'reset' then
-    result, to = tonumber(point) < stored and 'REWOUND' or 'RESET', wake
+    result, to = point < stored and 'REWOUND' or 'RESET', wake
   elseif stored <= now or attempts[i] then
     result = newer and 'DUE' or 'SAME'
     if newer and not attempts[i] and score > now then -- handed back with a delay: this edit may be what it waits for
-      local soon = math.max(now, tonumber(point) == stored and tonumber(wake) or now)
-      append(scores, int(math.min(score, soon)), member)
+      local soon = math.max(now, point == stored and wake or now)
+      append(scores, math.min(score, soon), member)
     end
   else
     result, to = newer and 'MOVED' or 'SAME', newer and wake
   end
   if to then
-    append(points, member, point)
+    append(points, member, int(point))
     append(scores, to, member)
     if holders[i] and mode ~= 'move' or attempts[i] then fresh[#fresh + 1] = member end
   end
   if newer then
     append(generations, member, int(generation))
-    if ARGV[at + 5] ~= '0' then append(steps, member, ARGV[at + 5]) else plain[#plain + 1] = member end
+    if priority ~= 0 then append(steps, member, int(priority)) else plain[#plain + 1] = member end
   end
   replies[i] = result
 end

@@ -71,23 +71,23 @@ SCRIPTS = (
     # renew.lua
     mutant(
         "renewnofence", "only the holder renews", "renew",
-        "own[i] = holder == ARGV[first + (i - 1) * size + 1]", "own[i] = holder",
+        "holders[i] == rows[i][2]", "holders[i]",
         h.late_renewal, "I4 a stale request changed something",
     ),
     mutant(
         "renewcreates", "a renewal creates nothing", "renew",
-        "own[i] = holder == ", "own[i] = not holder or holder == ",
+        "if holders[i] == ", "if not holders[i] or holders[i] == ",
         h.late_renewal_of_nothing, "I4 a stale request changed something",
     ),
     # settle.lua
     mutant(
         "nofence", "only the holder settles", "settle",
-        "if not own[i] then", "if not stored[i] then",
+        "if holders[i] ~= holder then", "if not stored[i] then",
         h.late_settlement_of_another, "I4 a stale request changed something",
     ),
     mutant(
         "nogencas", "an edit during the lease is not overwritten", "settle",
-        "if known > tonumber(used) then", "if false then",
+        "if known > used then", "if false then",
         h.edited_between_ledger_and_redis, "I1 the entry is beyond",
     ),
     mutant(
@@ -102,12 +102,12 @@ SCRIPTS = (
     ),
     mutant(
         "releasenofence", "only the holder hands back", "settle",
-        "if not own[i] then", "if not own[i] and what ~= 'release' then",
+        "if holders[i] ~= holder then", "if holders[i] ~= holder and what ~= 'release' then",
         h.late_release, "I4 a stale request changed something",
     ),
     mutant(
         "retrynofence", "only the holder puts off", "settle",
-        "if not own[i] then", "if not own[i] and what ~= 'retry' then",
+        "if holders[i] ~= holder then", "if holders[i] ~= holder and what ~= 'retry' then",
         h.late_retry, "I4 a stale request changed something",
     ),
     # upsert.lua
@@ -133,7 +133,7 @@ SCRIPTS = (
     ),
     mutant(
         "norewind", "after a restore the sweep rewinds points ahead of the ledger", "upsert",
-        "result, to = tonumber(point) < stored and 'REWOUND' or 'RESET', wake", "result = 'RESET'",
+        "result, to = point < stored and 'REWOUND' or 'RESET', wake", "result = 'RESET'",
         hl.restored_with_a_far_point, "I",
     ),
     mutant(
@@ -185,27 +185,27 @@ SCRIPTS = (
     ),
     mutant(
         "noturn", "of what is due the urgent comes first", "prelude",
-        "(whole(points[i]) or now) - steps[i] * STEP_MS", "(whole(points[i]) or now)",
-        hj.urgent_behind_many, "L a more urgent member was left",
+        "score - steps[i] * STEP_MS", "score",
+        hj.urgent_behind_many, "L a member has not its turn",
     ),
     mutant(
         "fewnoturn", "also where a claim could take the whole lane", "claim",
-        "(#found <= limit and call('EXISTS', PRIORITY) == 0)", "#found <= limit",
+        "call('EXISTS', ready, PRIORITY) == 0", "call('EXISTS', ready) == 0",
         hj.urgent_among_few, "L a more urgent member was left",
     ),
     mutant(
         "placekeeps", "what gets a score loses its turn", "prelude",
-        "if #names > 0 and by_turn then call('ZREM', ready, unpack(names)) end", "",
+        "call('ZREM', ready, unpack(names)) > 0 or ", "",
         hj.claimed_with_orders, "L a member is in two sets",
     ),
     mutant(
         "placeleaves", "what gets its turn waits no more", "prelude",
-        "      call('ZREM', waiting, unpack(due))\n", "",
+        "          call('ZREM', waiting, member)\n", "",
         hj.released_and_urgent, "L a member is in two sets",
     ),
     mutant(
         "movedleaves", "what a claim finds due waits no more", "claim",
-        "    call('ZREM', waiting, unpack(found))\n", "",
+        "    call('ZREM', waiting, unpack(members))\n", "",
         hj.claimed_with_orders, "L a member is in two sets",
     ),
     mutant(
