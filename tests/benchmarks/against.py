@@ -1,4 +1,4 @@
-"""The schedule lane of this code against that of a former commit, in turns, so that both meet the same machine.
+"""The schedule lane of this code against that of a former commit, in turns, in either order, so that both meet the same machine.
 
 Run from the project's root: `python -m tests.benchmarks.against COMMIT [--rounds N] [--points N]`. Uses SQLite, or a
 database of its own for each run on the server of DATABASE_URL (PostgreSQL). Prints a table; asserts nothing about time.
@@ -71,8 +71,9 @@ def main() -> None:
     then, now = [], []
     with checkout(options.commit) as tree:
         for number in range(options.rounds):
-            then.append(points_per_second(tree, options.points))
-            now.append(points_per_second(HERE, options.points))
+            turns = [(tree, then), (HERE, now)]
+            for place, speeds in turns if number % 2 else reversed(turns):
+                speeds.append(points_per_second(place, options.points))
             print(f"round {number + 1}: {then[-1]:7,.0f} then, {now[-1]:7,.0f} now", flush=True)
     ratios = [a / b for a, b in zip(now, then, strict=True)]
     print(f"median:  {statistics.median(then):7,.0f} then, {statistics.median(now):7,.0f} now")
