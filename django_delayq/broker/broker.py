@@ -285,12 +285,12 @@ class Broker:
         return keys.all_keys(self.config.prefix, shard)
 
     def _run(self, name: str, shard: Shard, args: Sequence[Any], *, worker: str = "") -> Any:
-        names = keys.shard_keys(self.config.prefix, shard, worker or self.worker)
+        names = keys.sent_keys(self.config.prefix, shard, worker or self.worker)
         _, scripts = self._connected or self._connect_now()
         return scripts.run(name, [Call(names, args)])[0]
 
     def _run_each(self, name: str, calls: Sequence[tuple[Shard, Sequence[Any]]]) -> list[Any]:
-        made = [Call(keys.shard_keys(self.config.prefix, shard, self.worker), args) for shard, args in calls]
+        made = [Call(keys.sent_keys(self.config.prefix, shard, self.worker), args) for shard, args in calls]
         return self.scripts.run(name, made)
 
     # -- what a worker does

@@ -42,6 +42,12 @@ def shard_keys(prefix: str, shard: Shard, worker: str = "-") -> tuple[str, ...]:
     return tuple(all_keys(prefix, shard, worker)[part] for part in PARTS)
 
 
+@lru_cache(maxsize=8192)
+def sent_keys(prefix: str, shard: Shard, worker: str) -> tuple[bytes, ...]:
+    """Return that list as it is sent."""
+    return tuple(name.encode() for name in shard_keys(prefix, shard, worker))
+
+
 def all_keys(prefix: str, shard: Shard, worker: str = "-") -> dict[str, str]:
     """Return every key of a shard by its part, but for counts."""
     tag = f"{{{prefix}:{shard}}}"

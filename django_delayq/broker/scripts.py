@@ -31,7 +31,7 @@ def load(name: str) -> tuple[str, str]:
 class Call(NamedTuple):
     """One run of a script. `keys` are the same for all runs in one shard."""
 
-    keys: tuple[str, ...]
+    keys: tuple[bytes, ...]
     args: Sequence[Argument]
 
 

@@ -35,9 +35,9 @@ local function unsound(score, now) return score > now + 2 * 3600 * 1000 end
 
 -- The ms at which the shard needs attention next, '' for never: of what has its turn the due point of the first.
 local function head(now)
-  local found = math.huge
+  local found, turns = math.huge, call('EXISTS', READY, JOBS_READY) > 0
   for _, keys in ipairs(LANES) do
-    local first = call('ZRANGE', keys[2], 0, 0)[1]
+    local first = turns and call('ZRANGE', keys[2], 0, 0)[1]
     -- The clock of a row's maker may be ahead of ours.
     local ms = first and math.min(now, whole(call('HGET', POINT, first)) or 0) or call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')[2]
     found = math.min(found, tonumber(ms or found))
@@ -45,14 +45,11 @@ local function head(now)
   return found < 2 ^ 53 and int(math.max(0, found)) or '' -- a damaged score: below 0 it is due, from 2^53 on never
 end
 
--- Tell sleeping workers of an earlier head: the message is '<queue>:<shard> <score>', so that they need not ask. Return
--- the head.
-local function hint(now, before, channel)
-  local after = head(now)
-  if after ~= '' and (before == '' or tonumber(after) < tonumber(before)) then
-    call('PUBLISH', channel, string.match(DUE, '([^:{]+:%d+)}') .. ' ' .. after)
+-- Tell sleeping workers of an earlier head: the message is '<queue>:<shard> <score>', so that they need not ask.
+local function hint(after, before, channel)
+  if after < (tonumber(before) or math.huge) then
+    call('PUBLISH', channel, string.match(DUE, '([^:{]+:%d+)}') .. ' ' .. int(after))
   end
-  return after
 end
 
 -- The scores of members, by their places in the list; 0 of those whose turn it is, nil of those that are not there.

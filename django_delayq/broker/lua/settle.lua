@@ -55,5 +55,6 @@ forget(waiting, LEASE)
 -- A holder that no worker is: not the caller, whom a late renewal would still find.
 for _, member in ipairs(lapsed) do call('HSET', LEASE, member, '-') end
 if #gone > 0 then drop(gone) end
-reply[2] = hint(now, before, ARGV[1])
+reply[2] = head(now)
+hint(tonumber(reply[2]) or math.huge, before, ARGV[1])
 return cjson.encode(reply)

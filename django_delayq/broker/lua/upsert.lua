@@ -21,9 +21,13 @@
 -- ATOMIC BECAUSE edits arrive late and out of order, and a claim may come between.
 local now = server_ms()
 local before, mode, rows, members, holders = head(now), ARGV[2], named()
-local scores_now = scores_of(members)
-local known_now, stored_now = call('HMGET', GEN, unpack(members)), call('HMGET', POINT, unpack(members))
-local attempts = call('HMGET', ATTEMPTS, unpack(members))
+local known_now, scores_now, stored_now, attempts = call('HMGET', GEN, unpack(members)), {}, {}, {}
+local added = mode == 'new' -- and none of them is there
+for i = 1, #rows do added = added and not known_now[i] and not holders[i] end
+if not added then
+  scores_now, stored_now = scores_of(members), call('HMGET', POINT, unpack(members))
+  attempts = call('HMGET', ATTEMPTS, unpack(members))
+end
 local replies, scores, points, generations, fresh, steps, plain, gone = {}, {}, {}, {}, {}, {}, {}, {}
 for i, row in ipairs(rows) do
   local member, generation, point, wake, expected, priority = unpack(row)
@@ -83,7 +87,7 @@ for i, row in ipairs(rows) do
   end
   if newer then
     append(generations, member, int(generation))
-    if priority ~= 0 then append(steps, member, int(priority)) else plain[#plain + 1] = member end
+    if priority ~= 0 then append(steps, member, int(priority)) elseif not added then plain[#plain + 1] = member end
   end
   replies[i] = result
 end
@@ -94,5 +98,7 @@ if #points > 0 then call('HSET', POINT, unpack(points)) end
 if #generations > 0 then call('HSET', GEN, unpack(generations)) end
 if #scores > 0 then place(scores, now) end
 if #gone > 0 then drop(gone) end
-hint(now, before, ARGV[1])
+local first = math.huge
+for i = 1, #scores, 2 do first = math.min(first, scores[i]) end
+hint(first, before, ARGV[1])
 return table.concat(replies, ' ')
