@@ -135,9 +135,8 @@ class RunRow:
     @classmethod
     def job(cls, task: str, queue: str, backend: str, due_at: datetime, token: str, **values: Any) -> Self:
         """Return a new row of a job."""
-        same: dict[str, Any] = {"status": "queued", "origin": Origin.JOB.value, "apart": True}
-        values = {"schedule_id": None, "schedule_name": "", "generation": 0, **same, **values}
-        return cls(task=task, queue=queue, backend=backend, due_at=due_at, token=token, **values)
+        new = None, "", task, queue, 0, due_at, "queued", "job", True
+        return cls(*new, token=token, backend=backend, **values)
 
     @property
     def is_job(self) -> bool:

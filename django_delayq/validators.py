@@ -8,6 +8,7 @@ from .exceptions import InvalidArguments
 
 MAX_ARGUMENT_BYTES = 64 * 1024
 MAX_DEPTH = 32
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _UNSTORABLE_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
 
@@ -44,7 +45,7 @@ def validate_call(args: Any, kwargs: Any) -> None:
         InvalidArguments: Names what is wrong, as `validate_json` does.
     """
     try:
-        text = json.dumps([args, kwargs], allow_nan=False, ensure_ascii=False)
+        text = _encode([args, kwargs])
     except (TypeError, ValueError, RecursionError) as error:
         raise not_plain(error) from None
     if what := find_unstorable(text):
@@ -88,7 +89,7 @@ def storable_json(value: Any) -> bytes:
     """
     _check_shape(value)
     try:
-        return json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        return _encode(value).encode()
     except UnicodeEncodeError:
         raise InvalidArguments("The arguments contain half of a surrogate pair, which no database can store.") from None
     except (TypeError, ValueError) as error:

@@ -17,6 +17,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from django.db import transaction
@@ -35,10 +36,10 @@ from .reading import count_values, with_status
 
 #: What `enqueue()` writes of a row; all other columns have their defaults.
 NEW_JOB = (
-    "schedule_id", "schedule_name", "task", "queue", "generation", "origin", "apart", "due_at", "status", "reason",
-    "attempt", "reclaims", "fence", "worker", "error", "points", "created_at", "token", "backend", "priority", "call",
+    "task", "queue", "origin", "apart", "due_at", "status", "created_at", "token", "backend", "priority", "call",
     "options", "unique_key",
 )  # fmt: skip
+_values = attrgetter(*NEW_JOB)
 #: What is read of the job that has a key.
 _STANDS = ("pk", "token", "queue", "backend", "priority", "due_at", "created_at")
 #: How often the job that has a key is looked for, before the new one goes without it.
@@ -91,10 +92,6 @@ def _add_unique(row: RunRow, using: str) -> RunRow:
     row.unique_key = None  # the others start as fast as they come: as if each was enqueued after the start of the last
     row.pk = writer(Run, NEW_JOB, using).insert_one(_values(row))
     return row
-
-
-def _values(row: RunRow) -> list[Any]:
-    return [getattr(row, name) for name in NEW_JOB]
 
 
 # -- one job

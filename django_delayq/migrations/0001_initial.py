@@ -278,11 +278,13 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 (
                     "schedule_name",
-                    models.CharField(blank=True, default="", max_length=200, verbose_name="schedule name"),
+                    models.CharField(
+                        blank=True, db_default="", default="", max_length=200, verbose_name="schedule name"
+                    ),
                 ),
                 ("task", models.CharField(max_length=255, verbose_name="task")),
                 ("queue", models.CharField(max_length=64, verbose_name="queue")),
-                ("generation", models.BigIntegerField(verbose_name="generation")),
+                ("generation", models.BigIntegerField(db_default=0, default=0, verbose_name="generation")),
                 (
                     "origin",
                     models.CharField(
@@ -310,19 +312,25 @@ class Migration(migrations.Migration):
                         verbose_name="status",
                     ),
                 ),
-                ("reason", models.CharField(blank=True, default="", max_length=200, verbose_name="reason")),
-                ("attempt", models.PositiveSmallIntegerField(default=0, verbose_name="attempt")),
-                ("reclaims", models.PositiveSmallIntegerField(default=0, verbose_name="reclaims")),
-                ("fence", models.CharField(blank=True, default="", max_length=64, verbose_name="fence")),
+                (
+                    "reason",
+                    models.CharField(blank=True, db_default="", default="", max_length=200, verbose_name="reason"),
+                ),
+                ("attempt", models.PositiveSmallIntegerField(db_default=0, default=0, verbose_name="attempt")),
+                ("reclaims", models.PositiveSmallIntegerField(db_default=0, default=0, verbose_name="reclaims")),
+                ("fence", models.CharField(blank=True, db_default="", default="", max_length=64, verbose_name="fence")),
                 ("claimed_at", django_delayq.fields.UTCDateTimeField(null=True, verbose_name="claimed")),
                 ("started_at", django_delayq.fields.UTCDateTimeField(null=True, verbose_name="started")),
                 ("finished_at", django_delayq.fields.UTCDateTimeField(null=True, verbose_name="finished")),
-                ("worker", models.CharField(blank=True, default="", max_length=128, verbose_name="worker")),
-                ("error", models.TextField(blank=True, default="", verbose_name="error")),
+                (
+                    "worker",
+                    models.CharField(blank=True, db_default="", default="", max_length=128, verbose_name="worker"),
+                ),
+                ("error", models.TextField(blank=True, db_default="", default="", verbose_name="error")),
                 ("result", models.JSONField(null=True, verbose_name="result")),
                 ("attempts", models.JSONField(editable=False, null=True)),
                 ("last_due_at", django_delayq.fields.UTCDateTimeField(null=True, verbose_name="last due")),
-                ("points", models.PositiveIntegerField(default=1, verbose_name="points")),
+                ("points", models.PositiveIntegerField(db_default=1, default=1, verbose_name="points")),
                 (
                     "created_at",
                     django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow, editable=False),

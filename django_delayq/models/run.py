@@ -81,32 +81,32 @@ class Run(PrimaryModel):
         related_name="runs",
         verbose_name=_("schedule"),
     )
-    schedule_name = models.CharField(_("schedule name"), max_length=200, blank=True, default="")
+    schedule_name = models.CharField(_("schedule name"), max_length=200, blank=True, default="", db_default="")
     task = models.CharField(_("task"), max_length=255)
     queue = models.CharField(_("queue"), max_length=64)
-    generation = models.BigIntegerField(_("generation"))
+    generation = models.BigIntegerField(_("generation"), default=0, db_default=0)
     origin = models.CharField(_("origin"), max_length=8, choices=Origin, default=Origin.DUE)
     #: A member of its own in Redis: orders, and points of a schedule whose runs may overlap.
     apart = models.BooleanField(default=False, editable=False)
     due_at = UTCDateTimeField(_("due"))
     status = models.CharField(_("status"), max_length=16, choices=Status)
-    reason = models.CharField(_("reason"), max_length=200, blank=True, default="")
+    reason = models.CharField(_("reason"), max_length=200, blank=True, default="", db_default="")
     #: Attempts made so far: 1 after the first one ended. A take-over after a crash is no new attempt.
-    attempt = models.PositiveSmallIntegerField(_("attempt"), default=0)
-    reclaims = models.PositiveSmallIntegerField(_("reclaims"), default=0)
-    fence = models.CharField(_("fence"), max_length=64, blank=True, default="")
+    attempt = models.PositiveSmallIntegerField(_("attempt"), default=0, db_default=0)
+    reclaims = models.PositiveSmallIntegerField(_("reclaims"), default=0, db_default=0)
+    fence = models.CharField(_("fence"), max_length=64, blank=True, default="", db_default="")
     claimed_at = UTCDateTimeField(_("claimed"), null=True)
     started_at = UTCDateTimeField(_("started"), null=True)
     finished_at = UTCDateTimeField(_("finished"), null=True)
-    worker = models.CharField(_("worker"), max_length=128, blank=True, default="")
-    error = models.TextField(_("error"), blank=True, default="")
+    worker = models.CharField(_("worker"), max_length=128, blank=True, default="", db_default="")
+    error = models.TextField(_("error"), blank=True, default="", db_default="")
     result = models.JSONField(_("result"), null=True)
     #: Those before the last one; see `history.py`. None where there is none.
     attempts = models.JSONField(null=True, editable=False)
     #: For a skipped stretch: its last point.
     last_due_at = UTCDateTimeField(_("last due"), null=True)
     #: Due points this row stands for; 0 = not known (left by a definition that was edited away).
-    points = models.PositiveIntegerField(_("points"), default=1)
+    points = models.PositiveIntegerField(_("points"), default=1, db_default=1)
     created_at = UTCDateTimeField(default=utcnow, editable=False)
     # Of jobs, but for `priority`, and `options` of orders; the workers insert no other of these with a due point.
     #: 132 random bits. With the primary key they make the id of a job's result, which nobody can guess.

@@ -1,4 +1,4 @@
-"""The schedule lane of this code against that of a former commit, in turns, in either order, so that both meet the same machine.
+"""The schedule lane of this code against that of a former commit, in turns and in both orders, on one machine.
 
 Run from the project's root: `python -m tests.benchmarks.against COMMIT [--rounds N] [--points N]`. Uses SQLite, or a
 database of its own for each run on the server of DATABASE_URL (PostgreSQL). Prints a table; asserts nothing about time.
