@@ -22,12 +22,16 @@ class Entry:
         #: What Redis holds; None where it was not asked or did not answer, then `silence` says why.
         self.view: EntryView | None = None
         self.silence = ""
+        #: How many members of its queue are due.
+        self.due = 0
         if not conf.get_config().mirror:
             why = {"why": _(conf.why_no_redis())}
             self.silence = _("%(why)s: nothing reaches Redis, so nothing runs.") % why
             return
         try:
             self.view = web.ask(lambda broker: broker.views([(member, queue)]))[0]
+            if not self.view.leased and self.view.score_ms is not None:
+                self.due = sum(each.due for each in web.ask(lambda broker: broker.stats(broker.shards([queue]))))
         except BrokerError as error:
             text = _("Redis does not answer; whether a worker holds the lease is not known.")
             self.silence = f"{text} {error}" if details else text
@@ -50,7 +54,9 @@ class Entry:
         if score is None or self.view.point_ms is None:
             return _("Redis does not hold it yet. A worker's sweep puts it there, or manage.py delayq_sync.")
         point = self.point or score
-        values = {"point": shown(point, zone), "score": shown(score, zone), "queue": self.queue, "worker": worker}
+        since = score if self.view.score_ms else point  # where it has its turn, only that is known
+        values = {"point": shown(point, zone), "score": shown(since, zone), "queue": self.queue, "worker": worker}
+        values["due"] = self.due
         if self.view.leased and worker:
             text = _("Worker %(worker)s holds the lease on %(point)s until %(score)s, or renews it.")
         elif self.view.leased:
@@ -59,14 +65,12 @@ class Entry:
             )
         elif self.view.generation != generation:
             text = _("Redis has not seen the last edit yet. A worker's sweep tells it, or manage.py delayq_sync.")
-        elif not self.view.score_ms:
-            text = _("In Redis %(point)s waits for its turn: in queue %(queue)s more is due than workers take at once.")
         elif score <= now and waits:
             text = _("In Redis %(point)s has been due since %(score)s.")
         elif score <= now:
             text = _(
-                "In Redis %(point)s is due since %(score)s and nobody has claimed it. Does a worker run for queue "
-                "%(queue)s?"
+                "In Redis %(point)s has been due since %(score)s, as one of %(due)d in queue %(queue)s, and no worker "
+                "has claimed it. Does a worker run for this queue?"
             )
         elif score > point:
             text = _("In Redis %(point)s waits until %(score)s: for its jitter, or for its next attempt.")

@@ -49,7 +49,7 @@ def iso(instant: datetime) -> str:
 def test_a_point_that_nobody_claims_asks_for_a_worker_and_is_then_told_with_attempts_lag_and_worker(broker):
     schedule, point = due(broker)
     text = told(schedule, at=iso(point))
-    assert "is not decided yet" in text and "Does a worker run for queue default?" in text
+    assert "is not decided yet" in text and "Does a worker run for this queue?" in text
     run_burst()
     text = told(schedule, at=iso(point))
     assert f"{point:%Y-%m-%d %H:%M:%S} UTC: succeeded." in text
@@ -193,7 +193,7 @@ def test_a_point_that_was_due_at_the_edit_is_still_decided_once(broker):
     schedule.save()
     text = told(schedule, at=iso(point))
     assert "was due when the definition was changed, and is still decided once" in text
-    assert "nobody has claimed it" in text
+    assert "no worker has claimed it" in text
 
 
 def test_a_decided_point_whose_row_is_gone_is_told():
@@ -278,7 +278,7 @@ def test_a_job_that_waits_is_told_with_what_it_waits_for(broker):
     assert parse_id(later.id)[1] not in text, "who knows that may read the result"
     ready = tasks.add.enqueue(2)
     assert "It starts at" not in told_of(ready)
-    assert "nobody has claimed it. Does a worker run for queue default?" in told_of(ready)
+    assert "as one of 1 in queue default, and no worker has claimed it." in told_of(ready)
     controls.limit("default", 3, by="ann")
     assert "queue default: 3 at a time." in told_of(ready)
     controls.pause(queue="default", reason="smtp down")
@@ -288,12 +288,12 @@ def test_a_job_that_waits_is_told_with_what_it_waits_for(broker):
     assert "Redis does not hold it yet" in told_of(ready)
 
 
-def test_of_many_that_are_due_one_waits_for_its_turn(built):
-    first, *_, last = tasks.noop.enqueue_many([([], {})] * 5)
+def test_of_many_that_are_due_it_is_told_how_many(built):
+    jobs = {f"j{parse_id(job.id)[0]}": job for job in tasks.noop.enqueue_many([([], {})] * 5)}
     (place,) = [place for place in built.shards() if place.queue == "default"]
-    built.claim(place, limit=1, lease_ms=30_000, request=1)
-    assert "A worker holds the lease" in told_of(first)
-    assert "waits for its turn: in queue default more is due than workers take at once" in told_of(last)
+    [claimed] = built.claim(place, limit=1, lease_ms=30_000, request=1).entries
+    assert "A worker holds the lease" in told_of(jobs.pop(claimed.member))
+    assert all("as one of 4 in queue default, and no worker has claimed it" in told_of(job) for job in jobs.values())
 
 
 def test_a_job_that_runs_or_is_tried_again_is_told(broker):
