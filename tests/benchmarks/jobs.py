@@ -1,10 +1,8 @@
 """How many jobs per second are enqueued, and executed by one worker process.
 
 Run from the project's root: `python -m tests.benchmarks.jobs [--jobs N] [--threads N] [--rounds N]`.
-Uses the suite's settings: an embedded server and SQLite on disk, or DELAYQ_REDIS_URL and DATABASE_URL. No-op tasks,
-default options: every job is a row, every result is kept, Django's signals are sent.
-Prints a table; asserts nothing about time. On a small virtual machine, where each round trip wakes another processor,
-the figures of one round differ by a factor of two: `taskset -c 0` in front makes them steady.
+Uses the suite's settings: an embedded server and SQLite on disk, or DELAYQ_REDIS_URL and DATABASE_URL. No-op tasks.
+Prints a table; asserts nothing about time. On a small virtual machine `taskset -c 0` in front makes it steady.
 """
 
 import argparse

@@ -289,11 +289,8 @@ def test_a_job_that_waits_is_told_with_what_it_waits_for(broker):
 
 
 def test_of_many_that_are_due_it_is_told_how_many(built):
-    jobs = {f"j{parse_id(job.id)[0]}": job for job in tasks.noop.enqueue_many([([], {})] * 5)}
-    (place,) = [place for place in built.shards() if place.queue == "default"]
-    [claimed] = built.claim(place, limit=1, lease_ms=30_000, request=1).entries
-    assert "A worker holds the lease" in told_of(jobs.pop(claimed.member))
-    assert all("as one of 4 in queue default, and no worker has claimed it" in told_of(job) for job in jobs.values())
+    *_, last = tasks.noop.enqueue_many([([], {})] * 5)
+    assert "as one of 5 in queue default, and no worker has claimed it" in told_of(last)
 
 
 def test_a_job_that_runs_or_is_tried_again_is_told(broker):

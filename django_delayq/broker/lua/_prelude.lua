@@ -33,14 +33,11 @@ local function append(list, a, b) list[#list + 1], list[#list + 2] = a, b end
 -- No lease and no backoff reaches so far ahead: such a score was damaged, and is not that of a lease.
 local function unsound(score, now) return score > now + 2 * 3600 * 1000 end
 
--- The ms at which the shard needs attention next, '' for never: of what has its turn the due point of the first.
+-- The ms at which the shard needs attention next, '' for never: now, where a member has its turn.
 local function head(now)
-  local found, turns = math.huge, call('EXISTS', READY, JOBS_READY) > 0
+  local found = call('EXISTS', READY, JOBS_READY) > 0 and now or math.huge
   for _, keys in ipairs(LANES) do
-    local first = turns and call('ZRANGE', keys[2], 0, 0)[1]
-    -- The clock of a row's maker may be ahead of ours.
-    local ms = first and math.min(now, whole(call('HGET', POINT, first)) or 0) or call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')[2]
-    found = math.min(found, tonumber(ms or found))
+    found = math.min(found, tonumber(call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')[2] or found))
   end
   return found < 2 ^ 53 and int(math.max(0, found)) or '' -- a damaged score: below 0 it is due, from 2^53 on never
 end

@@ -12,8 +12,6 @@ def mutant(name, rule, script, old, new, history, broken):
 
 
 NUMBER = "math.max((whole(call('GET', FENCE)) or 0) + 1, now * 1024)"
-MOVES = """    append(scores, wake, member)
-    append(points, member, point)"""
 
 SCRIPTS = (
     # claim.lua
