@@ -96,9 +96,8 @@ def wire(member: str) -> bytes:
     return member.encode("utf-8", "surrogateescape")
 
 
-def packed(rows: Sequence[Sequence[Any]]) -> bytes:
-    """Return rows as an argument: see Note [One text] in `lua/_prelude.lua`."""
-    return wire(json.dumps(rows, ensure_ascii=False))
+#: Makes an argument of rows: see Note [One text] in `lua/_prelude.lua`.
+packed = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def number(value: Any) -> int | None:

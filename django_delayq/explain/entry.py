@@ -55,8 +55,8 @@ class Entry:
             return _("Redis does not hold it yet. A worker's sweep puts it there, or manage.py delayq_sync.")
         point = self.point or score
         since = score if self.view.score_ms else point  # where it has its turn, only that is known
-        values = {"point": shown(point, zone), "score": shown(since, zone), "queue": self.queue, "worker": worker}
-        values["due"] = self.due
+        values = {"queue": self.queue, "due": str(self.due), "worker": worker}
+        values |= {"point": shown(point, zone), "score": shown(since, zone)}
         if self.view.leased and worker:
             text = _("Worker %(worker)s holds the lease on %(point)s until %(score)s, or renews it.")
         elif self.view.leased:
@@ -69,7 +69,7 @@ class Entry:
             text = _("In Redis %(point)s has been due since %(score)s.")
         elif score <= now:
             text = _(
-                "In Redis %(point)s has been due since %(score)s, as one of %(due)d in queue %(queue)s, and no worker "
+                "In Redis %(point)s has been due since %(score)s, as one of %(due)s in queue %(queue)s, and no worker "
                 "has claimed it. Does a worker run for this queue?"
             )
         elif score > point:
