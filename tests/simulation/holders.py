@@ -158,7 +158,7 @@ class Holders:
         for waiting, ready in (sets[:2], sets[2:]):
             due = [(score - STEP_MS * int(steps.get(name, 0)), plain(name)) for name, score in waiting if score <= now]
             for name, turn in ready:
-                if turn + STEP_MS * int(steps.get(name, 0)) > now:
+                if turn + STEP_MS * int(steps.get(name, 0)) > now and not self.world.false_clock:
                     raise Broken("L a member has not its turn", name, turn, now)
             found.append(sorted(due + [(turn, plain(name)) for name, turn in ready]))
         return found
