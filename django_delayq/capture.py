@@ -40,7 +40,7 @@ _most = 0
 
 
 class Output:
-    """The end of what one execution has said: whole texts of `most` characters or a little more; none where it is 0.
+    """The last texts of one execution, whole: `most` characters or a little more. 0 keeps nothing.
 
     A `TaskTimeout` that arrives in between leaves no lock locked (`with` on one of C does not), and drops nothing.
     """

@@ -135,8 +135,10 @@ class RunRow:
     @classmethod
     def job(cls, task: str, queue: str, backend: str, due_at: datetime, token: str, **values: Any) -> Self:
         """Return a new row of a job."""
-        new = None, "", task, queue, 0, due_at, "queued", "job", True
-        return cls(*new, token=token, backend=backend, **values)
+        return cls(
+            schedule_id=None, schedule_name="", generation=0, status="queued", origin="job", apart=True,
+            task=task, queue=queue, backend=backend, due_at=due_at, token=token, **values,
+        )  # fmt: skip
 
     @property
     def is_job(self) -> bool:

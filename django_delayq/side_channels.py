@@ -27,7 +27,7 @@ LOGGERS = ("django_delayq", *(f"django_delayq.{name}" for name in ("declared", "
 MOST_CAUSES = 1000
 
 logger = logging.getLogger("django_delayq.worker")
-#: Has a record of this package be handled by a call, in a worker by the thread of the log; None: at once.
+#: Passes a record of this package to a handling function; in a worker the log's thread calls it. None: called at once.
 deliver: Callable[[Callable[[logging.LogRecord], object], logging.LogRecord], object] | None = None
 _logged: set[tuple[str, type[BaseException]]] = set()
 
@@ -119,7 +119,10 @@ def _guard_logger(own: logging.Logger) -> None:
     def handle(record: logging.LogRecord) -> None:
         plainly = partial(type(own).handle, own)
         try:
-            plainly(record) if deliver is None else deliver(plainly, record)
+            if deliver is None:
+                plainly(record)
+            else:
+                deliver(plainly, record)
         except Exception as error:
             note_handler_failure(error)
 

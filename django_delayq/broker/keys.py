@@ -36,7 +36,6 @@ class Shard(NamedTuple):
         return f"{self.queue}:{self.number}"
 
 
-@lru_cache(maxsize=8192)
 def shard_keys(prefix: str, shard: Shard, worker: str = "-") -> tuple[str, ...]:
     """Return the constant list of keys that every script gets."""
     return tuple(all_keys(prefix, shard, worker)[part] for part in PARTS)
@@ -44,7 +43,7 @@ def shard_keys(prefix: str, shard: Shard, worker: str = "-") -> tuple[str, ...]:
 
 @lru_cache(maxsize=8192)
 def sent_keys(prefix: str, shard: Shard, worker: str) -> tuple[bytes, ...]:
-    """Return that list as it is sent."""
+    """Return the same list in bytes, which redis-py does not encode again with each call."""
     return tuple(name.encode() for name in shard_keys(prefix, shard, worker))
 
 

@@ -152,8 +152,8 @@ class Writer:
         self._table, self._pk = quoted(model._meta.db_table), quoted(str(model._meta.pk.column))
         self._writing = [(i, write) for i, field in enumerate(fields) if (write := _writing(field, connection))]
         # PostgreSQL gets many rows as JSON, and one as values: it plans that in half the time.
-        one = [(i, json.dumps) for i, field in enumerate(fields) if isinstance(field, JSONField)]
-        self._writing_one = [*dict([*self._writing, *one]).items()]
+        as_text: dict[int, Convert] = {i: json.dumps for i, field in enumerate(fields) if isinstance(field, JSONField)}
+        self._writing_one = list((dict(self._writing) | as_text).items())
         columns = ", ".join(self._columns)
         self._into = f"INSERT INTO {self._table} ({columns})"
         self._one = f"{self._into} VALUES ({', '.join(['%s'] * len(fields))})"

@@ -116,7 +116,8 @@ class MemoryIndex(Broker):
         standing.holder = ""
         if item.what not in ("next", "drop"):
             standing.attempts += item.what == "retry"
-            standing.wake_ms = self.now_ms() + item.ms if item.ms else min(self.now_ms(), standing.point_ms)
+            now_ms, keeps = self.now_ms(), not item.ms and not standing.attempts
+            standing.wake_ms = item.ms + (min(now_ms, standing.point_ms) if keeps else now_ms)
             return 1
         standing.attempts = 0
         if standing.generation > item.generation:

@@ -4,8 +4,8 @@ Note [Nobody waits for the log]
 A pipe that nobody reads, or a handler that waits for a server, holds up whoever logs, and an exception in a handler
 reaches him. Who claims, renews and records must not depend on that. So while a worker runs, a `QueueHandler` stands in
 place of the handlers that each logger had when it started, and one thread, a `QueueListener`, calls these: in the order
-of the records, in the context of whoever logged. Our own records go there whole, so that what listens to loggers in
-another way, or a handler that a task adds, holds up no worker either. The thread also writes what tasks print, and what
+of the records, each in the context in which it was logged. That thread handles the records of this package as a whole,
+so that a handler that a task adds, or Sentry, holds up no worker either. It also writes what tasks print, and what
 commands and isolated tasks have printed: a task must not time out because standard output is a pipe that is full.
 MOST_WAITING records and printed texts may wait. Then our own records are dropped at once. Whoever else logs waits while
 the log moves on, as he would without a queue; once nothing was written for PATIENCE_SECONDS, his are dropped too. How
@@ -99,7 +99,7 @@ class LogQueue(QueueListener):
     def deliver(
         self, call: Callable[[logging.LogRecord], object], record: logging.LogRecord, *, waits: bool = False
     ) -> None:
-        """Have a record be handled in the context of whoever logs."""
+        """Let the thread call a function with a record, in the context of this call."""
         context = copy_context()
         context.run(current.set, None)  # what a handler prints is not said by the task
         self.put(lambda each: context.run(call, each), record, waits=waits)

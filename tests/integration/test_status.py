@@ -8,7 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_delayq import mirror, orders, status
-from django_delayq.broker import Broker
+from django_delayq.broker import Broker, Settlement
 from django_delayq.fields import utcnow
 from django_delayq.models import Condition, Origin, Run, ScheduleState
 from django_delayq.status import database_side
@@ -234,12 +234,11 @@ def test_of_those_whose_turn_it_is_the_first_tells_how_long_it_has_waited_whatev
     assert 500 <= queues()["default"][1] < 560
 
 
-def test_a_retry_whose_turn_it_is_has_not_waited_since_it_was_enqueued(built):
-    others = enqueue(5)[1:]
-    assert claim(built, 1).entries
-    found = Standing(others[0])
-    found.client.zincrby(found.names["jobs-ready"], -500_000, found.member)
-    found.client.hset(found.names["attempts"], found.member, 1)
+def test_a_retry_has_not_waited_since_it_was_enqueued(built):
+    (result,) = enqueue()
+    age(result, 500)
+    claimed, place = claim(built, 1), built.shard_of(Standing(result).member, "default")
+    assert built.settle(place, [Settlement(Standing(result).member, claimed.holder, "retry")]).replies == [1]
     assert 0 <= queues()["default"][1] < 60
 
 

@@ -110,8 +110,8 @@ local function drop(members)
 end
 
 -- Note [One text]
--- What has several values for each of a hundred members is one text of JSON: redis-py reads a reply ten times as fast so
--- as a list, and sends arguments seven times as fast. A row is a list of what one member has.
+-- Arguments and replies with several values for each member are one text of JSON. redis-py sends it in a seventh of the
+-- time that the single values take, and reads it in a tenth. A row is the list of one member's values.
 
 -- Note [Leases]
 -- A lease is a field in a hash: member -> holder, which is the fence of the claim, a space, its worker. Whoever settles

@@ -37,13 +37,14 @@ for i, row in ipairs(rows) do
     end
   else
     waiting[#waiting + 1] = member
-    -- What was not begun keeps its place before what came due later.
-    append(scores, ms > 0 and now + ms or math.min(now, whole(call('HGET', POINT, member)) or now), member)
     if what == 'retry' then
       call('HSET', ATTEMPTS, member, int((whole(call('HGET', ATTEMPTS, member)) or 0) + 1))
     elseif what == 'lapsed' then
       lapsed[#lapsed + 1] = member
     end
+    -- A member that was never tried, and comes back at once, keeps its place before those that came due later.
+    local keeps = ms == 0 and call('HEXISTS', ATTEMPTS, member) == 0
+    append(scores, ms + math.min(now, keeps and whole(call('HGET', POINT, member)) or now), member)
   end
   reply[i + 2] = result
 end

@@ -3,20 +3,15 @@
 -- ARGV     none
 -- RETURNS  now_ms, members, due members, leased members, the ms at which the first of them came or comes due | '',
 --          epoch | '', points, generations, and of the second lane: members, due members
--- COST     O(log N + 200)
+-- COST     O(log N)
 -- ATOMIC BECAUSE the counts must belong to one instant.
 local now, due, all, first = server_ms(), {}, {}, math.huge
 
--- When the first of those whose turn it is came due: its turn without its priority. A retry and a lapsed lease came due
--- later than their point, and say nothing; one with jitter counts from its point.
+-- When the first of those whose turn it is came due: its turn without its priority.
 local function first_ready(ready)
-  local found = call('ZRANGE', ready, 0, 99, 'WITHSCORES')
-  for i = 1, #found, 2 do
-    if call('HEXISTS', ATTEMPTS, found[i]) + call('HEXISTS', LEASE, found[i]) == 0 then
-      return math.min(now, found[i + 1] + (tonumber(call('HGET', PRIORITY, found[i]) or '') or 0) * STEP_MS)
-    end
-  end
-  return #found > 0 and now or math.huge
+  local first = call('ZRANGE', ready, 0, 0, 'WITHSCORES')
+  if not first[1] then return math.huge end
+  return math.min(now, first[2] + (tonumber(call('HGET', PRIORITY, first[1]) or '') or 0) * STEP_MS)
 end
 
 for lane, keys in ipairs(LANES) do
