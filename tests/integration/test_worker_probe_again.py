@@ -40,11 +40,10 @@ def looks(monkeypatch):
 
 @contextmanager
 def working(monkeypatch):
-    """Run a worker in a thread that has said that it is there, or has ended."""
+    """Run a worker in a thread whose start is over: what fails from then on, its loop sees. Or it has ended."""
     monkeypatch.setattr(upkeep, "HEARTBEAT_SECONDS", 0.2)
     with Running(queues=("default", "mail"), threads=1) as running:
-        worker = running.worker
-        wait_until(lambda: running.status is not None or worker.options.name in worker.broker.workers())
+        wait_until(lambda: running.status is not None or running.worker.upkeep._threads)
         yield running
 
 
