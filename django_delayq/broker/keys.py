@@ -7,13 +7,13 @@ from typing import Literal, NamedTuple
 
 #: Parts of a shard, in the order in which every script receives them. The journal is the calling process' own.
 PARTS = (
-    "due", "ready", "jobs", "jobs-ready", "point", "gen", "priority", "lease", "attempts", "fence", "epoch", "journal",
+    "due", "ready", "jobs", "jobs-ready", "point", "gen", "priority", "lease", "attempts", "epoch", "journal",
 )  # fmt: skip
 #: The Redis type of each part; another type under our name was written by another program.
 TYPES = {
     **dict.fromkeys(("due", "ready", "jobs", "jobs-ready"), "zset"),
     **dict.fromkeys(("point", "gen", "priority", "lease", "attempts"), "hash"),
-    **dict.fromkeys(("fence", "epoch", "journal"), "string"),
+    **dict.fromkeys(("epoch", "journal"), "string"),
 }
 #: The part that ends with the name of the calling process.
 OF_A_WORKER = "journal"

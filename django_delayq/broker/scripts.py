@@ -114,7 +114,7 @@ def number(value: Any) -> int | None:
 def claimed_ms(holder: str) -> int | None:
     """Return when a fence was given, by the server's clock; it may be followed by more. None for what is none."""
     found, dot, _ = holder.partition(".")
-    return (number(found) or 0) // 1024 or None if dot else None
+    return number(found) or None if dot else None
 
 
 def clock_ms(value: Any) -> int:

@@ -39,7 +39,7 @@ class MemoryIndex(Broker):
     def __init__(self, worker: str = "-") -> None:
         super().__init__(timeout_seconds=0, worker=worker, client=object())
         self.members: dict[Key, Standing] = {}
-        self._fence = 0
+        self._claims = 0
 
     @property
     def client(self) -> Any:
@@ -77,8 +77,8 @@ class MemoryIndex(Broker):
 
     def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None) -> Claim:
         now_ms = self.now_ms()
-        self._fence = max(self._fence + 1, now_ms * 1024)
-        fence, entries = f"{self._fence}.memory", []
+        self._claims += 1
+        fence, entries = f"{now_ms}.{self._claims}", []
         for key in self._shared(shard, limit, request):
             item = self.members[key]
             item.holder, item.wake_ms = f"{fence} {self.worker}", now_ms + lease_ms

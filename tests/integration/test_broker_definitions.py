@@ -342,7 +342,7 @@ def test_garbage_values_stop_no_script(shard, value):
     shard.seed(due={"s1": -1000, "s2": -1000, "s3": 60_000})
     for part in ("point", "gen", "attempts"):
         shard.seed(**{part: dict.fromkeys(("s1", "s2", "s3"), value)})
-    shard.seed(lease={"s2": value}, fence=value, journal=value)
+    shard.seed(lease={"s2": value}, journal=value)
     broker, point = shard.broker, shard.now + 50_000
     claim = shard.claim(request=10**12)
     assert sorted(names_of(claim)) == ["s1", "s2"]

@@ -231,7 +231,7 @@ def test_a_worker_that_takes_over_runs_the_newest_point_that_the_last_one_had(br
     assert [entry.member for entry in claim.entries] == [f"s{row.pk}"]
     claimed_ms = claim.now_ms - 150_000
     lease = f"{{{broker.config.prefix}:{place}}}:lease"
-    broker.client.hset(lease, f"s{row.pk}", f"{claimed_ms * 1024}.e dead")
+    broker.client.hset(lease, f"s{row.pk}", f"{claimed_ms}.e dead")
     run_burst(max_runs=1)
     skipped, ran = Run.objects.order_by("due_at")[:2]
     assert (skipped.status, ran.status, ran.reclaims) == ("skipped", "succeeded", 1)

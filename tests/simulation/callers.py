@@ -168,8 +168,10 @@ class Callers:
     def retry(self, index=0):
         """Let a job that has failed wait again."""
         item = self._ask(index, lambda backend, item: backend.retry(item.id), failed=True)
-        if item is not None and item.outcome is None and item.member not in self._members():
-            self.unseen = True  # Redis could not be told, and only a full sweep looks at rows that are not new
+        if item is not None and item.outcome is None:
+            known = self._generations(item.member)
+            if not known or (self.delayed and item.generation not in known):
+                self.unseen = True  # Redis could not be told, and only a full sweep looks at rows that are not new
 
     def _ask(self, index, order, *, failed=False):
         items = [item for item in self.wanted.values() if not failed or item.outcome in ("failed", "lost")]
@@ -200,8 +202,8 @@ class Callers:
             except Killed:
                 self.stage.seen["killed after a commit"] += 1
 
-    def _members(self):
-        return {member for shard in read_shards(self).values() for member in shard.due}
+    def _generations(self, member):
+        return {shard.gen.get(member) for shard in read_shards(self).values() if member in shard.due}
 
     # -- told by the writes themselves, see `Stage`
 

@@ -89,6 +89,8 @@ class Holders:
         identity = (request.owner, int(request.args[2]))
         key = (request.owner, place)
         again = self.journaled.get(key, 0) >= identity[1]
+        if leased and not told[2]:
+            raise Broken("a shard is claimed from that is not rebuilt", place)
         if leased:
             self.world.note_claim(request.owner, place, fence)
         if told[2] and not (late or again):

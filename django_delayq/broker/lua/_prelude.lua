@@ -2,7 +2,7 @@
 -- Integers leave through int(), since tostring() loses digits and Redis may write 1e+12; scores are numbers, which ZADD
 -- takes exactly. The server's TIME is the only clock.
 local call = redis.call
-local DUE, READY, JOBS, JOBS_READY, POINT, GEN, PRIORITY, LEASE, ATTEMPTS, FENCE, EPOCH, JOURNAL = unpack(KEYS)
+local DUE, READY, JOBS, JOBS_READY, POINT, GEN, PRIORITY, LEASE, ATTEMPTS, EPOCH, JOURNAL = unpack(KEYS)
 
 -- Note [Lanes]
 -- Schedules' points and orders are one lane, jobs and backfills the other: each claim takes of both, so a million due
@@ -115,7 +115,7 @@ end
 
 -- Note [Leases]
 -- A lease is a field in a hash: member -> holder, which is the fence of the claim, a space, its worker. Whoever settles
--- or renews names the holder. A claim draws one fence for all that it leases, greater than any before.
+-- or renews names the holder. A claim gives one fence to all that it leases: when it was, a dot, and random text.
 -- It notes the members in the journal of its process, each with whether another worker's lease on it had run out: where
 -- its reply is lost, the next claim carries the same request, and is told once more what is still leased so.
 

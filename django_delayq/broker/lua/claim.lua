@@ -1,7 +1,7 @@
 -- PURPOSE  Lease up to `limit` due members, or repeat the reply to a request whose reply was lost.
 -- KEYS     the constant list; JOURNAL is the calling process' own
 -- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker,
---          how many leases may stand in the shard (Note [Limits]) | ''
+--          how many leases may stand in the shard (Note [Limits]) | '', random text that makes the fence unique
 -- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '', epoch | '', fence | '', then per member:
 --          member, point_ms | '', generation | '', attempts, lapsed ('0': no lease ran out; else the holder whose did,
 --          or '1' or '-' where it is not known any more)
@@ -92,13 +92,6 @@ local function find_due(limit)
   return members
 end
 
-local function draw_fence(epoch)
-  local number = math.max((whole(call('GET', FENCE)) or 0) + 1, now * 1024)
-  call('SET', FENCE, int(number))
-  local fence = int(number) .. '.' .. string.sub(string.gsub(epoch, '^building:', ''), 1, 16)
-  return (string.gsub(fence, '[^%w.]', '')) -- of a garbage epoch only what every database stores
-end
-
 -- Lease members under a fence, and note it; return which worker had each before, '0' for none.
 local function lease(members, fence)
   local holders, list, lapsed = {}, {}, {}
@@ -130,7 +123,7 @@ if #members > 0 then
   local points, generations = call('HMGET', POINT, unpack(members)), call('HMGET', GEN, unpack(members))
   local attempts, ends, scores = call('HMGET', ATTEMPTS, unpack(members)), int(now + tonumber(ARGV[2])), {}
   if not fence then
-    fence = draw_fence(reply[3])
+    fence = int(now) .. '.' .. ARGV[7]
     lapsed = lease(members, fence)
   end
   reply[4] = fence
