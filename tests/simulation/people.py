@@ -125,8 +125,8 @@ class People:
             yield
 
     def _claimed_points(self, pk):
-        """Return which due points of a schedule somebody has: in hand, on the way to him, or between two attempts."""
-        held = [item for stepped in self.workers for item in (*stepped.slots.entries, *stepped.slots.begun)]
+        """Return which due points of a schedule a worker has, up to their record, or which wait for another attempt."""
+        held = [item for stepped in self.workers for item in stepped.holds]
         runs = [item.outcome.run for item in held]
         shards = read_shards(self).values()
         leased = [shard.point[f"s{pk}"] for shard in shards if f"s{pk}" in shard.lease]
@@ -202,6 +202,9 @@ class People:
             self.suspect = self.suspect or request.forces or not all(shard.built for shard in self.view.shards.values())
             self.strays = self.strays or (request.kind == "upsert" and not request.by_member)
             deliver(self, request, late=True)
+            if request.mode == "new":  # of a job that was retried since, it brings back the old
+                known = {item.member: item.generation for item in self.wanted.values()}
+                self.unseen |= any(int(row[1]) < known.get(row[0], 0) for row in request.items())
             self.stage.seen["late"] += 1
 
     # -- losses

@@ -132,6 +132,12 @@ class Stepped:
         return (place, member, fence) in leases
 
     @property
+    def holds(self):
+        """What it has claimed, up to its record."""
+        recorder = self.worker.recorder
+        return [*self.slots.entries, *self.slots.begun, *recorder._unrecorded, *recorder.locked]
+
+    @property
     def has_work(self):
         """True while a task waits or runs here."""
         return bool(self.slots.entries or self.slots.begun)
