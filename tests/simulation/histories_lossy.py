@@ -14,17 +14,7 @@ def rolled_back_under_a_lease(world):
     world.finish_one(0)
 
 
-def flushed_and_clock_stepped_back(world):
-    """Redis is flushed and rebuilt, its clock steps back, and somebody claims at the very ms of an older claim."""
-    due(world, missed="all")
-    world.claim(0)
-    world.flush_and_rebuild(1)
-    world.advance(4000)
-    world.jump(-4001)
-    world.claim(1)
-
-
-def flushed_twice_without_a_rebuild(world):
+def flushed_without_a_rebuild(world):
     """An edit reaches a flushed shard, which must not be claimed from before it is rebuilt."""
     due(world)
     world.flush_redis()
@@ -32,10 +22,6 @@ def flushed_twice_without_a_rebuild(world):
     world.edit("a", every=7)
     world.advance(10_000)
     world.claim(0)
-    world.flush_redis()
-    world.edit("a", missed="latest")
-    world.jump(-2)
-    world.claim(1)
 
 
 def disabled_and_flushed(world):

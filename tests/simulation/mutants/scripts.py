@@ -47,7 +47,7 @@ SCRIPTS = (
     mutant(
         "unbuilt", "nothing is claimed before a flushed shard is rebuilt", "claim",
         "if reply[3] == '' then return cjson.encode(reply) end", "",
-        hl.flushed_twice_without_a_rebuild, "a shard is claimed from that is not rebuilt",
+        hl.flushed_without_a_rebuild, "a shard is claimed from that is not rebuilt",
     ),
     mutant(
         "nolapsed", "a claim tells that an earlier lease ran out (R2b)", "claim",
