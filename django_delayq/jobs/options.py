@@ -28,7 +28,7 @@ class Retries(NamedTuple):
 class Options:
     """What `TASKS[alias]["OPTIONS"]` says. Durations are in seconds."""
 
-    #: For so long the row of a job that succeeded, or was cancelled, is kept; 0 keeps none.
+    #: For so long the row of a job that succeeded, or was cancelled while it waited, is kept; 0 keeps none.
     result_ttl: float = DAY_SECONDS
     #: For so long the row of one that failed is kept.
     failure_ttl: float = 30 * DAY_SECONDS

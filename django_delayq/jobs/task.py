@@ -18,7 +18,7 @@ class DelayQTask(Task):  # type: ignore[type-arg]
 
     `max_attempts`: how often it is tried in all; `backoff`: the delay after the first failure, doubling; `timeout`: how
     long an attempt may take (seconds or timedelta). None: as the backend's options say. `unique_key`: while a job of
-    this task with the same key waits in the same queue, enqueueing another one returns that one's result.
+    this task with the same key waits, enqueueing another one returns that one's result.
     `on_success`, `on_failure`: a task, or its path, of which a job is enqueued when this one has ended so, with the id
     of its result as the only argument.
 

@@ -13,9 +13,10 @@ layout before it looks for the last time which workers live. So one of the two s
 index that is about to go. A switch that was interrupted leaves `switching` behind, and the next waiting worker goes on.
 
 Note [Web processes]
-A process that only mirrors may have another layout than the index. It looks at the layout before each write, and leaves
-what it cannot write to the sweeps of the workers, as it does where Redis is away. What it writes in the very moment of
-a switch was committed before the rebuild reads it, so that the rebuild has it too; in a wrong shard it is dropped.
+A process that only mirrors may have another layout than the index. It looks at the layout before a write (of jobs and
+orders once a second), and leaves what it cannot write to the sweeps of the workers, as it does where Redis is away.
+What it writes in the very moment of a switch was committed before the rebuild reads it, so that the rebuild has it too;
+in a wrong shard it is dropped.
 """
 
 import json
