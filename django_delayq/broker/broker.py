@@ -304,8 +304,7 @@ class Broker:
         their leases renewed. A lower number than the last one gets nothing. One open claim per process and shard.
         """
         journal_ms = 4 * lease_ms + JOURNAL_GRACE_MS
-        limits = (limit, lease_ms, request, journal_ms, self.worker, "" if most is None else most)
-        args = (*limits, secrets.token_hex(8))
+        args = [limit, lease_ms, request, journal_ms, self.worker, "" if most is None else most, secrets.token_hex(8)]
         return read_claim(self._run("claim", shard, args), self.worker)
 
     def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:

@@ -28,9 +28,9 @@ insertion waits for a deletion of the same point, and what is read after it sees
 Note [Compare and set]
 Redis is settled after the ledger, by the worker that won the ledger's compare-and-set. A new row is won by a unique
 constraint; an existing one by being locked and found with the version (status, attempt, fence, worker, when it was
-made) as read, compared for equality only: fences are not ordered, as a clock may step back. A
-row that already has the version that a worker writes is its own: the reply to an earlier COMMIT was lost. Of two
-changes of a row in one call the first wins: after a flush one worker may have executed an entry twice.
+made) as read, compared for equality only: fences are not ordered, as a clock may step back. A row that already has the
+version that a worker writes is its own: the reply to an earlier COMMIT was lost. Of two changes of a row in one call
+the first wins: after a flush one worker may have executed an entry twice.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

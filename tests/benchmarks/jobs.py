@@ -23,12 +23,14 @@ def bare(broker: Any) -> Callable[[int], None]:
     """Return what inserts so many rows like that of the newest job, and tells Redis of them once."""
     from django.db import connection, transaction
 
+    from django_delayq.broker.keys import Shard, all_keys
     from django_delayq.ledger.jobs import NEW_JOB
     from django_delayq.models import Run
 
     postgresql, names = connection.vendor == "postgresql", [Run._meta.get_field(name).column for name in NEW_JOB]
     newest = f"FROM {Run._meta.db_table} ORDER BY id DESC LIMIT"
     with connection.cursor() as cursor:
+        cursor.execute("DROP TABLE IF EXISTS bare")
         cursor.execute(f"CREATE TABLE bare AS SELECT {', '.join(names)} {newest} 0")
         for of in ("status, due_at", "queue, due_at", "token"):
             cursor.execute(f"CREATE INDEX bare_{of[:5]} ON bare ({of})")
@@ -39,6 +41,7 @@ def bare(broker: Any) -> Callable[[int], None]:
         row = list(cursor.fetchone())
     sql = f"INSERT INTO bare ({', '.join(names)}) VALUES ({', '.join(['%s'] * len(row))})"  # noqa: S608
     token, script = NEW_JOB.index("token"), broker.client.register_script(SCRIPT)
+    parts = all_keys(broker.config.prefix, Shard("bare", 0))  # which `purge` takes along
 
     def enqueue(count: int) -> None:
         members = []
@@ -47,7 +50,7 @@ def bare(broker: Any) -> Callable[[int], None]:
             with connection.cursor() as cursor:
                 cursor.execute(f"{sql} RETURNING id" if postgresql else sql, row)
                 members.append(f"j{cursor.fetchone()[0] if postgresql else cursor.lastrowid}")
-        transaction.on_commit(lambda: script(keys=["{bare}:a", "{bare}:b"], args=members))
+        transaction.on_commit(lambda: script(keys=[parts["due"], parts["point"]], args=members))
 
     return enqueue
 
@@ -89,14 +92,11 @@ def main() -> None:
 
     broker, few = Broker(timeout_seconds=5), options.jobs // 4
     noop.enqueue()  # connects, and reads the registry
-    least = bare(broker)
+    calls = bare(broker), lambda count: [noop.enqueue() for _ in range(count)]
     work(options.threads)
     rows = []
     for _ in range(options.rounds):
-        single = enqueue(least, few), enqueue(lambda _: noop.enqueue(), few)
-        hundreds = [
-            enqueue(call, few, at_once=100) for call in (least, lambda count: [noop.enqueue() for _ in range(count)])
-        ]
+        single, hundreds = ([enqueue(call, few, at_once=count) for call in calls] for count in (1, 100))
         together = enqueue(lambda count: noop.enqueue_many([((), {})] * count), options.jobs, at_once=options.jobs)
         done, speed, used = work(options.threads)
         assert done == options.jobs + few + few // 100 * 100

@@ -189,11 +189,11 @@ def test_a_lapsed_lease_is_told_and_gets_another_fence(shard):
 
 def test_a_fence_says_when_it_was_given_and_comes_once(shard):
     claims = []
-    for request in range(1, 30):  # several of them in one ms
+    for request in range(1, 30):
         shard.member("s1")
         claims.append(shard.claim(request=request))
     assert [int(claim.fence.partition(".")[0]) for claim in claims] == [claim.now_ms for claim in claims]
-    assert len({claim.fence for claim in claims}) == 29
+    assert len({claim.fence.partition(".")[2] for claim in claims}) == 29  # also in one ms, or after a clock's step
 
 
 @pytest.mark.parametrize("empty", [False, True])

@@ -97,8 +97,8 @@ class Promises:
                 same = running.member == held.member and running is not held
                 if same and since and not (other.lapsed(running) or lost):
                     raise Broken("I3 two executions of one job", item, other.name, stepped.name)
-        same = lost and (held.entry.generation or 0) // 1000 == item.generation // 1000  # and it was retried since
-        if held.entry.generation not in (None, item.generation) and not same:
+        retried = lost and (held.entry.generation or 0) // 1000 == item.generation // 1000  # since it was claimed
+        if held.entry.generation not in (None, item.generation) and not retried:
             raise Broken("J started in place of another row with its primary key", item, held.entry.generation)
         if item.unique is not None and not (item.until_end or item.keyless):
             raise Broken("J started before its unique key was free", item)

@@ -1,7 +1,7 @@
 -- PURPOSE  Lease up to `limit` due members, or repeat the reply to a request whose reply was lost.
 -- KEYS     the constant list; JOURNAL is the calling process' own
 -- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker,
---          how many leases may stand in the shard (Note [Limits]) | '', random text that makes the fence unique
+--          limit of leases in the shard (Note [Limits]) | '', random part of the fence
 -- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '', epoch | '', fence | '', then per member:
 --          member, point_ms | '', generation | '', attempts, lapsed ('0': no lease ran out; else the holder whose did,
 --          or '1' or '-' where it is not known any more)
