@@ -12,7 +12,9 @@ whoever claims the entry.
 Note [One worker rebuilds]
 The worker that sets the mark `building:<id>` in the place of a missing epoch rebuilds that shard, and with it all that
 were flushed. The mark ends by itself if it is not renewed after each page, so that the next worker begins anew. A shard
-is called built only if its mark stood from the first page to the last: a flush in between takes the mark away.
+is called built only if its mark stood from the first page to the last: a flush in between takes the mark away. The
+layout is claimed after the marks: a flush between two marks takes it along, and without it workers with another number
+of shards would believe what is built here.
 """
 
 import logging
@@ -24,8 +26,9 @@ from itertools import chain
 from .. import ledger
 from ..broker import Broker, Shard
 from ..chain import member_of
-from ..exceptions import DamagedKeys
+from ..exceptions import DamagedKeys, OtherLayout
 from .compare import compare
+from .layout import check_layout
 from .missed import last_key, note_all_put
 from .pages import PAGE, pages, parts
 from .read import queues_of, read_settled
@@ -77,13 +80,17 @@ def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool
 
     Raises:
         BrokerError: Redis failed on the way; the next worker that finds the shards flushed begins anew.
+        ForeignLayout, OtherLayout: See `check_layout`.
     """
     build = Build(broker, shards)
-    if not build.shards or not go_on():
+    if not build.shards:
         return False
     count, began = 0, time.monotonic()
     told = began
     try:
+        check_layout(broker)
+        if not go_on():
+            return False
         for schedules in _fill(broker, set(build.shards)):
             count += schedules
             if time.monotonic() - told >= TELL_SECONDS:
@@ -91,7 +98,7 @@ def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool
                 logger.info("Rebuilding: %d schedules so far, %d a second.", count, count / (told - began))
             if not build.go_on() or not go_on():
                 return False
-    except DamagedKeys:  # it is repaired, and then this begins anew
+    except (DamagedKeys, OtherLayout):  # it is repaired, or there is another, and then a worker begins anew
         build.give_up()
         raise
     if not build.finish():

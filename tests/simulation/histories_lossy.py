@@ -193,6 +193,13 @@ def flushed_during_a_rebuild(world):
     world.sweep(0, "rebuild", fault=Fault("during_rebuild", "pause", steps=[("flush_redis", {})]))
 
 
+def flushed_between_two_marks(world):
+    """Redis is flushed while a rebuild sets its marks; then all workers are restarted with another number of shards."""
+    world.create("a", every=25)
+    world.keep_up(1, fault=Fault("reply:epoch", "pause", steps=[("flush_redis", {})]))
+    world.reshard()
+
+
 def flushed_during_a_full_sweep(world):
     """Redis is flushed again while a full sweep builds it."""
     world.create("a", every=3600)

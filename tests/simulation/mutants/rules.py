@@ -280,6 +280,11 @@ RULES = (
         hl.flushed_during_a_full_sweep, "I1 an enabled schedule is absent",
     ),
     mutant(
+        "nolayoutbehind", "a rebuild claims the layout again behind its marks", "mirror.rebuild:rebuild",
+        "check_layout(broker)", "pass",
+        hl.flushed_between_two_marks, "I1 an enabled schedule is absent",
+    ),
+    mutant(
         "nolayout", "nobody touches another database's prefix", "mirror.layout:check_layout",
         "own, text = own_layout", "return\n    own, text = own_layout",
         hl.another_database, "F31 ",
