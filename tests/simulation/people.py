@@ -202,6 +202,9 @@ class People:
             self.suspect = self.suspect or request.forces or not all(shard.built for shard in self.view.shards.values())
             self.strays = self.strays or (request.kind == "upsert" and not request.by_member)
             deliver(self, request, late=True)
+            if request.mode == "move":  # what a caller rescheduled waits for no delay
+                for row in request.items():
+                    self.holders.not_before.pop((request.shard, row[0]), None)
             if request.mode == "new":  # of a job that was retried since, it brings back the old
                 known = {item.member: item.generation for item in self.wanted.values()}
                 self.unseen |= any(int(row[1]) < known.get(row[0], 0) for row in request.items())
