@@ -12,7 +12,7 @@ __all__ = ["RunContext", "__version__", "isolated", "periodic"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use, so that importing `django_delayq.timing` does not import Django.
+    # Loaded on first use, so that importing `django_delayq.recurrence` does not import Django.
     if name == "RunContext":
         from .context import RunContext
 

@@ -10,10 +10,10 @@ from datetime import datetime
 
 from .exceptions import InvalidRecurrence
 from .models import Origin, Schedule, ScheduleState
+from .recurrence import from_ms, to_ms, wake_at
+from .recurrence.point import micros
+from .recurrence.policy import MISSED, OVERLAP
 from .rows import AnyRun, AnySchedule, AnyState
-from .timing import from_ms, to_ms, wake_at
-from .timing.point import micros
-from .timing.policy import MISSED, OVERLAP
 
 
 def member_of(schedule_pk: int) -> str:

@@ -23,8 +23,8 @@ from .isolation import isolation_of
 from .jobs.calls import alias_for
 from .ledger.sqlite import WANTED, lacking
 from .models import Declaration, Run, Schedule, ScheduleState, Tombstone
+from .recurrence import zone
 from .spelling import did_you_mean
-from .timing import zone
 
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
 #: How long `check --deploy` waits for an answer of Redis.

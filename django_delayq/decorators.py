@@ -13,9 +13,9 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from . import registry
 from .compat import AnyTask, is_task
 from .exceptions import InvalidRecurrence
+from .recurrence import Cron, Every, Once, Policies, Recurrence, Windowed, parse_every
+from .recurrence.zone import get_zone, instant_of
 from .spelling import did_you_mean
-from .timing import Cron, Every, Once, Policies, Recurrence, Windowed, parse_every
-from .timing.zone import get_zone, instant_of
 from .validators import validate_json
 
 T = TypeVar("T", bound=AnyTask)

@@ -24,7 +24,7 @@ from .broker.web import ask
 from .counters import LAG, MISSED, Counts, Tally, add_up, percentile
 from .exceptions import BrokerError
 from .fields import utcnow
-from .timing import from_ms, to_ms
+from .recurrence import from_ms, to_ms
 
 MINUTE_MS = 60_000
 #: A minute is moved when it ended so long ago.

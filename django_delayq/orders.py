@@ -24,8 +24,8 @@ from .exceptions import InvalidBackfill
 from .fields import utcnow
 from .models import Origin, Run, Schedule, Status
 from .models.run import OPEN
-from .timing import from_ms, to_ms
-from .timing.point import MICROSECOND, MILLISECOND, as_utc
+from .recurrence import from_ms, to_ms
+from .recurrence.point import MICROSECOND, MILLISECOND, as_utc
 
 #: Runs that one backfill orders, unless it is told otherwise.
 LIMIT = 1000

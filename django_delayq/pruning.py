@@ -20,7 +20,7 @@ from datetime import datetime
 from . import ledger, mirror
 from .broker import Broker
 from .fields import utcnow
-from .timing import from_ms
+from .recurrence import from_ms
 
 #: Between two passes.
 EVERY_SECONDS = 3600.0

@@ -11,8 +11,8 @@ from typing import Any, Self
 from .jobs import Call
 from .jobs.results import result_id
 from .models import Condition, Origin, Run, Schedule, ScheduleState
-from .timing import Recurrence
-from .timing.policy import Recurring
+from .recurrence import Recurrence
+from .recurrence.policy import Recurring
 
 
 @dataclass(slots=True, eq=False)

@@ -19,9 +19,9 @@ from ..handover import REASON as REASON_HANDED_OVER
 from ..history import bounded
 from ..models import Output, Run, Schedule, Status
 from ..plain import plain
+from ..recurrence.point import known_ms
+from ..recurrence.zone import get_zone
 from ..redaction import redact_arguments, redact_text, secret_texts
-from ..timing.point import known_ms
-from ..timing.zone import get_zone
 from .durations import format_duration
 
 Html = SafeString | str

@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy
 from .. import conf, handover, registry
 from ..exceptions import InvalidArguments, InvalidRecurrence
 from ..models import read_tags
-from ..timing.zone import instant_of
+from ..recurrence.zone import instant_of
 from ..validators import MAX_ARGUMENT_BYTES, validate_json
 from .display import pretty_json
 from .durations import format_duration, parse_duration

@@ -16,8 +16,8 @@ from django.utils.translation import gettext_lazy
 from ..exceptions import InvalidRecurrence
 from ..handover import LEAST_PRIORITY, MOST_PRIORITY
 from ..models import Schedule
-from ..timing import parse_every
-from ..timing.zone import get_zone
+from ..recurrence import parse_every
+from ..recurrence.zone import get_zone
 from .call_inputs import Call, CallField
 from .formfields import TagsField, backend_choices, queue_choices
 

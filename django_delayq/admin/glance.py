@@ -21,8 +21,8 @@ from ..exceptions import BrokerError, InvalidRecurrence
 from ..fields import utcnow
 from ..grouping import grouped
 from ..models import Condition, Control, Schedule, ScheduleState, Tag, explain_wait
-from ..timing.point import known_ms
-from ..words import describe
+from ..recurrence.point import known_ms
+from ..recurrence.words import describe
 from .display import Html, badge, instant, milliseconds, relative, sentence, status_badge, zone_of
 from .filters import used_by
 from .recent import dots, recent

@@ -14,7 +14,7 @@ from ..exceptions import InvalidRecurrence, UnknownTask
 from ..fields import utcnow
 from ..models import Schedule
 from ..models.versions import moves_effective_from
-from ..words import describe, offer
+from ..recurrence.words import describe, offer
 from .display import Html, block, relative
 from .durations import format_duration
 from .glance import is_task_missing

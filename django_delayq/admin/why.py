@@ -14,7 +14,7 @@ from .. import explain, ledger
 from ..fields import utcnow
 from ..models import Control, Run, Schedule
 from ..plain import plain
-from ..timing.zone import get_zone
+from ..recurrence.zone import get_zone
 from .actions import ScheduleActions
 from .display import Html, instant, status_badge, zone_of
 from .events import Event, read

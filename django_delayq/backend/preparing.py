@@ -14,7 +14,7 @@ from ..fields import utcnow
 from ..jobs.callbacks import callbacks_of
 from ..jobs.results import JobResult, key_hash, local, new_tokens
 from ..jobs.task import retries_of, unique_key_of
-from ..timing import from_ms, to_ms
+from ..recurrence import from_ms, to_ms
 from ..validators import validate_call
 
 if TYPE_CHECKING:

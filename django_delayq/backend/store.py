@@ -22,9 +22,9 @@ from ..exceptions import JobHeld, KeyTaken
 from ..fields import utcnow
 from ..jobs import as_called, parse_id
 from ..models import Run, Status
+from ..recurrence import from_ms, to_ms
 from ..rows import RunRow
 from ..side_channels import send
-from ..timing import from_ms, to_ms
 
 #: A job that is being cancelled or moved is put off by so long meanwhile.
 HOLD = timedelta(minutes=1)

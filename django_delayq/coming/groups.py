@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from ..chain import state_of
 from ..exceptions import InvalidRecurrence
+from ..recurrence import Cron, Every, Recurrence, Windowed, wake_at
+from ..recurrence.point import EPOCH, MICROSECOND
 from ..rows import AnySchedule
-from ..timing import Cron, Every, Recurrence, Windowed, wake_at
-from ..timing.point import EPOCH, MICROSECOND
 from .sample import left as left_of
 
 MINUTE = timedelta(minutes=1)

@@ -19,7 +19,7 @@ from .. import ledger
 from ..chain import state_of
 from ..exceptions import InvalidRecurrence
 from ..models import Condition, Schedule, ScheduleState
-from ..preview import preview
+from ..recurrence.preview import preview
 from ..rows import AnySchedule, ScheduleRow
 
 #: So many enabled schedules are looked at, all of them; of more, about so many are drawn.

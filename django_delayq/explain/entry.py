@@ -7,7 +7,7 @@ from django.utils.translation import gettext as _
 from .. import conf
 from ..broker import EntryView, web
 from ..exceptions import BrokerError
-from ..timing.point import known_ms
+from ..recurrence.point import known_ms
 from .outcome import shown
 
 

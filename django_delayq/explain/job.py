@@ -10,7 +10,7 @@ from ..exceptions import UnknownTask
 from ..jobs import parse_id
 from ..jobs.calls import backend_of
 from ..models import Origin, Run, Status, explain_wait
-from ..timing.zone import get_zone
+from ..recurrence.zone import get_zone
 from .entry import Entry
 from .outcome import describe_run, shown
 from .standing import holding_up, slowing

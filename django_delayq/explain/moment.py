@@ -7,8 +7,8 @@ from datetime import datetime, time, timedelta, tzinfo
 from django.utils.dateparse import parse_datetime, parse_time
 from django.utils.translation import gettext as _
 
-from ..timing.point import EPOCH, from_seconds, seconds
-from ..timing.zone import get_zone, stretch
+from ..recurrence.point import EPOCH, from_seconds, seconds
+from ..recurrence.zone import get_zone, stretch
 
 _WITH_SECONDS = re.compile(r"\d:\d{2}:\d{2}")
 

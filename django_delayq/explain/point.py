@@ -12,10 +12,10 @@ from ..exceptions import InvalidRecurrence
 from ..models import Definition, Origin, Run, Schedule, Status
 from ..models.run import OPEN
 from ..models.values import from_json
-from ..preview import clock_changes
-from ..timing import Cron, Recurrence, Windowed, from_ms, to_ms
-from ..timing.point import MICROSECOND
-from ..words import describe
+from ..recurrence import Cron, Recurrence, Windowed, from_ms, to_ms
+from ..recurrence.point import MICROSECOND
+from ..recurrence.preview import clock_changes
+from ..recurrence.words import describe
 from .moment import Moment
 from .outcome import shown, span
 from .standing import Standing

@@ -11,9 +11,9 @@ from .. import chain, conf, handover, ledger, registry
 from ..declared.values import SWITCH, differing, from_json, values_of
 from ..exceptions import InvalidRecurrence
 from ..models import Condition, Control, Definition, Run, Schedule, Status, explain_wait
+from ..recurrence.words import describe
+from ..recurrence.zone import get_zone
 from ..rows import AnyRun
-from ..timing.zone import get_zone
-from ..words import describe
 from .entry import Entry
 from .outcome import describe_run, shown
 

@@ -10,7 +10,7 @@ from getopt import GetoptError, getopt
 from pathlib import PurePath
 
 from ..commands import COMMAND_TASK
-from ..timing.dialect import MACROS
+from ..recurrence.dialect import MACROS
 from . import shell
 from .entry import Entry, Options, Refused, guarded, local_zone, read_text
 from .secrets import hide_secrets

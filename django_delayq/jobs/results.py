@@ -12,7 +12,7 @@ from .. import conf
 from ..compat import AnyResult, AnyTask, TaskError, TaskResultStatus
 from ..exceptions import ResultTooLarge
 from ..history import Attempt, path_of_title
-from ..timing import from_ms, to_ms
+from ..recurrence import from_ms, to_ms
 from .task import as_enqueued
 
 LENGTH = 22

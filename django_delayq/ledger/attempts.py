@@ -8,8 +8,8 @@ from datetime import datetime
 from .. import history
 from ..history import Attempt
 from ..models import Status
+from ..recurrence import to_ms
 from ..rows import AnyRun
-from ..timing import to_ms
 
 #: Rows that tell of no execution of their own.
 _NOT_EXECUTED = frozenset((Status.QUEUED, Status.SKIPPED))

@@ -10,7 +10,7 @@ from django.db import migrations, models
 import django_delayq.fields
 import django_delayq.models.schedule
 import django_delayq.models.versions
-import django_delayq.timing.policy
+import django_delayq.recurrence.policy
 
 
 class Migration(migrations.Migration):
@@ -222,7 +222,7 @@ class Migration(migrations.Migration):
                     ("pause_schedule", "Can pause and resume schedules"),
                 ),
             },
-            bases=(django_delayq.timing.policy.Recurring, models.Model),
+            bases=(django_delayq.recurrence.policy.Recurring, models.Model),
         ),
         migrations.CreateModel(
             name="Definition",

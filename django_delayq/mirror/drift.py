@@ -11,7 +11,7 @@ from .. import ledger
 from ..broker import Broker
 from ..fields import utcnow
 from ..models import Condition, Schedule, ScheduleState, Tombstone
-from ..timing.point import EPOCH
+from ..recurrence.point import EPOCH
 from .swept import read_last
 
 #: Counting that much takes a second or so.

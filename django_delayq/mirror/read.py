@@ -13,10 +13,10 @@ from .. import chain, conf, ledger
 from ..broker import Definition
 from ..models import Condition, Schedule, ScheduleState, Tombstone
 from ..models.versions import moved, next_generation
+from ..recurrence import to_ms, wake_at
 from ..rows import ScheduleRow, StateRow
 from ..side_channels import send
 from ..signals import schedule_parked
-from ..timing import to_ms, wake_at
 from .digest import PastDjango, digest_of, edited_past_django, sum_of_waiting
 
 

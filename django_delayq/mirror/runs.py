@@ -8,8 +8,8 @@ from ..broker import Broker, Definition, EntryView, Index, Shard
 from ..broker.keys import LONGEST_WAIT_MS, Mode
 from ..grouping import grouped
 from ..models import Origin
+from ..recurrence import to_ms
 from ..rows import AnyRun
-from ..timing import to_ms
 
 #: Modes of `upsert.lua` for a move, one after the other: it may come or go between two of them.
 _MOVING: tuple[Mode, ...] = ("move", "new", "move")

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from ..broker import Broker
-from ..timing import from_ms
+from ..recurrence import from_ms
 from .layout import check_layout, fingerprint, store_layout
 from .sweep import Report, full_sweep
 

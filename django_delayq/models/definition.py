@@ -17,10 +17,10 @@ from ..fields import utcnow
 from ..jobs.callbacks import NAMES as CALLBACKS
 from ..jobs.calls import first_alias
 from ..outgoing import find_refusal
-from ..timing import Cron, Recurrence
-from ..timing.zone import get_zone
+from ..recurrence import Cron, Recurrence
+from ..recurrence.words import offer
+from ..recurrence.zone import get_zone
 from ..validators import is_storable, validate_json
-from ..words import offer
 from .values import fields_of
 
 if TYPE_CHECKING:

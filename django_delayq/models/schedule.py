@@ -10,8 +10,8 @@ from django.utils.translation import gettext_lazy as _
 from .. import conf
 from ..fields import UTCDateTimeField, utcnow
 from ..outgoing import LONGEST
-from ..preview import PreviewPoint, preview
-from ..timing.policy import Recurring
+from ..recurrence.policy import Recurring
+from ..recurrence.preview import PreviewPoint, preview
 from .definition import clean_definition, find_doubt
 from .kept import SWITCH_FIELDS, Definition
 from .locks import lock_to_delete

@@ -10,8 +10,8 @@ from ..compat import AnyResult, AnyTask, normalize_json
 from ..history import from_json
 from ..jobs import as_called, new_result
 from ..models import Origin, Run, Schedule
+from ..recurrence import Recurrence, to_ms
 from ..registry import get_task
-from ..timing import Recurrence, to_ms
 
 if TYPE_CHECKING:
     from .bench import Bench

@@ -17,7 +17,7 @@ from typing import Any
 from django.utils import timezone
 
 from ..exceptions import DelayQError
-from ..timing import from_ms, to_ms
+from ..recurrence import from_ms, to_ms
 
 #: Whose `datetime` and `time` are replaced.
 MODULES = ("django_delayq.", "django.utils.timezone.")

@@ -9,8 +9,8 @@ from ..mirror import PAGE
 from ..mirror.read import read_wanted
 from ..models import Schedule
 from ..models.primary import heirs
+from ..recurrence import to_ms
 from ..signals import definitions_changed
-from ..timing import to_ms
 from .index import MemoryIndex
 
 

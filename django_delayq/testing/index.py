@@ -13,8 +13,8 @@ from ..broker import Broker, Claim, Definition, Entry, Settled, Settlement, Shar
 from ..broker.keys import Mode
 from ..chain import member_of_run
 from ..fields import utcnow
+from ..recurrence import to_ms
 from ..rows import AnyRun
-from ..timing import to_ms
 
 #: One step of priority is worth so many ms of waiting, as in the scripts.
 STEP_MS = 60_000

@@ -11,9 +11,9 @@ from .. import conf, mirror
 from ..compat import AnyTask
 from ..exceptions import DelayQError
 from ..models import Run
+from ..recurrence import to_ms
 from ..registry import get_task
 from ..signals import run_finished, run_skipped
-from ..timing import to_ms
 from .assertions import Assertions
 from .bench import Bench
 from .clock import FrozenClock

@@ -27,11 +27,11 @@ from ..ledger import Outcome
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
 from ..plain import iso
+from ..recurrence import to_ms
 from ..redaction import redact_text
 from ..rows import AnyRun, RunRow, ScheduleRow
 from ..side_channels import Guard
 from ..signals import run_finished, run_skipped
-from ..timing import to_ms
 
 if TYPE_CHECKING:
     from .held import Held

@@ -27,10 +27,10 @@ from ..grouping import grouped
 from ..jobs import Call
 from ..ledger import Outcome, keep_former
 from ..models import Status
+from ..recurrence import Skip, from_ms, to_ms
 from ..rows import RunRow, ScheduleRow
 from ..side_channels import send
 from ..signals import lease_lost
-from ..timing import Skip, from_ms, to_ms
 from .announcing import close_job, labels_of
 
 if TYPE_CHECKING:

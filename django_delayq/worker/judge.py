@@ -76,9 +76,9 @@ from ..jobs.calls import backend_of
 from ..ledger import Outcome, Won, version_of
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
+from ..recurrence import Skip, Windowed, decide_all, from_ms, to_ms, too_old
 from ..registry import get_task
 from ..rows import RunRow, ScheduleRow
-from ..timing import Skip, Windowed, decide_all, from_ms, to_ms, too_old
 from .announcing import close_job
 from .held import Held, Verdicts, holds_until_end
 

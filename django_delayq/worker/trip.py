@@ -26,8 +26,8 @@ from ..exceptions import InvalidRecurrence
 from ..ledger import Outcome, Won, version_of
 from ..models import Run, Schedule, ScheduleState, Status
 from ..models.run import OPEN
+from ..recurrence import from_ms, to_ms
 from ..rows import RunRow
-from ..timing import from_ms, to_ms
 from .announcing import announce, nothing
 from .held import AGAIN_MS, Claimed, Due, Held, Verdicts
 from .judge import judge, show, take_over, write_running

@@ -8,7 +8,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 from django_delayq.models import Schedule
-from django_delayq.timing import from_ms
+from django_delayq.recurrence import from_ms
 from tests.acceptance.support import PATIENCE_SECONDS, ROOT, wait_until
 from tests.support import DAILY_CRON, make_due
 

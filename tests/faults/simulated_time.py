@@ -12,7 +12,7 @@ from typing import Any
 
 from django_delayq import fields, rows
 from django_delayq.broker import Broker, scripts
-from django_delayq.timing import from_ms
+from django_delayq.recurrence import from_ms
 from django_delayq.worker import calling
 
 #: By this line the scripts read the clock, in ms.

@@ -16,7 +16,7 @@ from django.conf import settings
 from django_delayq import RunContext
 from django_delayq.compat import task
 from django_delayq.context import ExecutionContext
-from django_delayq.timing import to_ms
+from django_delayq.recurrence import to_ms
 
 
 def _write(path: str, what: str, context: RunContext) -> None:

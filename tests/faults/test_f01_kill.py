@@ -6,7 +6,7 @@ import pytest
 from django.db.models import Count
 
 from django_delayq.models import Output, Run
-from django_delayq.timing import to_ms
+from django_delayq.recurrence import to_ms
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import overdue, schedules
 from tests.faults.harness.verdict import leases_end_within

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from django_delayq.models import Run
-from django_delayq.timing import to_ms
+from django_delayq.recurrence import to_ms
 from tests.acceptance.support import wait_until
 from tests.faults.harness import database
 from tests.faults.harness.load import schedules

@@ -14,7 +14,7 @@ from django_delayq.broker import Broker
 from django_delayq.compat import task
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.models import Run, Schedule
-from django_delayq.timing import to_ms
+from django_delayq.recurrence import to_ms
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import mixture, schedules
 from tests.faults.harness.oracle import histories_of

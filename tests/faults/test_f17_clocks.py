@@ -8,7 +8,7 @@ from django.db.models import F
 
 from django_delayq import orders
 from django_delayq.models import Run, Schedule
-from django_delayq.timing import from_ms, to_ms
+from django_delayq.recurrence import from_ms, to_ms
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import schedules
 from tests.faults.harness.oracle import History, Version, check, histories_of

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from django_delayq.models import Run, Schedule
+from django_delayq.recurrence import from_ms
 from django_delayq.signals import run_started
-from django_delayq.timing import from_ms
 from tests import failpoints
 from tests.acceptance.support import wait_until
 from tests.faults.harness.oracle import History, check

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from django_delayq.timing import Every, to_ms
+from django_delayq.recurrence import Every, to_ms
 from tests.faults.harness.oracle import History, Version, due_points, overtaken_points
 
 START, SECOND = datetime(2026, 5, 1, tzinfo=UTC), timedelta(seconds=1)

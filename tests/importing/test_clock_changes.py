@@ -11,7 +11,7 @@ from croniter import croniter
 from django_q.models import Schedule as Theirs
 from huey import crontab as minute_check
 
-from django_delayq.timing import Cron
+from django_delayq.recurrence import Cron
 from tests.importing.conftest import minutes_where
 from tests.importing.test_celery import celery_points
 

@@ -10,7 +10,7 @@ from django.db import connections
 
 from django_delayq.exceptions import DelayQError
 from django_delayq.models import Schedule
-from django_delayq.timing import to_ms
+from django_delayq.recurrence import to_ms
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until

@@ -9,7 +9,7 @@ from django.contrib.admin.models import LogEntry
 
 from django_delayq.broker import web
 from django_delayq.models import Schedule
-from django_delayq.timing import cron
+from django_delayq.recurrence import cron
 from tests.faults.harness.servers import pointing_at
 from tests.integration.admin_pages import ADD, LIST, change_url, client_for, errors, fields, make, texts
 from tests.integration.mirroring import blackhole, visitors

@@ -10,7 +10,7 @@ from django.db import connection
 from django_delayq import declared, mirror
 from django_delayq.broker import keys
 from django_delayq.models import Condition, Declaration, Run, Schedule, ScheduleState, Tag, read_tags
-from django_delayq.timing import to_ms
+from django_delayq.recurrence import to_ms
 from tests.integration.admin_pages import ADD, HOSTILE, LIST, change_url, client_for, errors, fields, make, text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)

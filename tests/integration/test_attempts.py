@@ -9,7 +9,7 @@ from django_delayq.broker import Broker
 from django_delayq.history import NOT_ENDED
 from django_delayq.ledger import attempts_of
 from django_delayq.models import Run, Schedule, Status
-from django_delayq.timing import to_ms
+from django_delayq.recurrence import to_ms
 from tests.integration import mirroring
 from tests.integration.mirroring import idle_worker
 from tests.support import DAY, make_due, run_burst

@@ -10,7 +10,7 @@ from django_delayq.counters import LAG, RAN, Counts, by_queue, outcomes
 from django_delayq.exceptions import BrokerUnavailable, DamagedKeys
 from django_delayq.ledger import rollups
 from django_delayq.models import Rollup
-from django_delayq.timing import to_ms
+from django_delayq.recurrence import to_ms
 from django_delayq.worker import recorder
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions

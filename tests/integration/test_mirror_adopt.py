@@ -11,7 +11,7 @@ from django_delayq.exceptions import ForeignLayout
 from django_delayq.fields import utcnow
 from django_delayq.mirror import layout, pages, swept, write
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
-from django_delayq.timing import to_ms
+from django_delayq.recurrence import to_ms
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.integration.mirroring import absent, mirrored, schedule, view

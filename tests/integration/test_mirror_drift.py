@@ -11,7 +11,7 @@ from django_delayq import ledger, mirror, orders
 from django_delayq.broker import EXACT, Definition, Shard
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
-from django_delayq.timing import from_ms
+from django_delayq.recurrence import from_ms
 from tests.integration.mirroring import lose, schedule, set_due
 from tests.support import make_due, run_burst
 

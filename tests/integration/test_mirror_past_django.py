@@ -13,7 +13,7 @@ from django_delayq import chain, mirror, orders
 from django_delayq.fields import utcnow
 from django_delayq.mirror import fast
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
-from django_delayq.timing import from_ms, to_ms
+from django_delayq.recurrence import from_ms, to_ms
 from tests.integration.mirroring import absent, mirrored, schedule, view
 from tests.support import YEARLY_CRON, make_due, run_burst
 

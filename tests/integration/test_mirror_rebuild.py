@@ -10,7 +10,7 @@ from django_delayq import mirror
 from django_delayq.fields import utcnow
 from django_delayq.mirror import compare, pages
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status, Tombstone
-from django_delayq.timing import from_ms, to_ms
+from django_delayq.recurrence import from_ms, to_ms
 from tests.integration.mirroring import absent, flush_at, mirrored, schedule, view
 from tests.support import YEARLY_CRON, make_due, run_burst
 

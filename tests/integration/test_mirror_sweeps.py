@@ -9,7 +9,7 @@ from django_delayq.broker import Definition
 from django_delayq.fields import utcnow
 from django_delayq.mirror import compare, pages, sweep
 from django_delayq.models import Run, Schedule, ScheduleState, Status
-from django_delayq.timing import from_ms, to_ms
+from django_delayq.recurrence import from_ms, to_ms
 from tests.integration.mirroring import absent, flush_at, lose, mirrored, schedule, set_due, view
 from tests.support import YEARLY_CRON, make_due, run_burst
 

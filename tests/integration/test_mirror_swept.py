@@ -10,7 +10,7 @@ from django_delayq import mirror
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.mirror import pages, sweep, swept
 from django_delayq.models import Schedule
-from django_delayq.timing import from_ms
+from django_delayq.recurrence import from_ms
 from django_delayq.worker import upkeep
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions

@@ -11,7 +11,7 @@ from django_delayq import mirror, orders
 from django_delayq.exceptions import InvalidBackfill
 from django_delayq.fields import utcnow
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
-from django_delayq.timing import from_ms, to_ms
+from django_delayq.recurrence import from_ms, to_ms
 from tests.acceptance.support import PATIENCE_SECONDS
 from tests.app import tasks
 from tests.integration.admin_pages import kill_redis

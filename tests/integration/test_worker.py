@@ -13,8 +13,8 @@ from django_delayq import chain, mirror, orders, registry
 from django_delayq.broker import Settlement
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.models import Condition, Run, Schedule, ScheduleState, Status
+from django_delayq.recurrence import from_ms, to_ms
 from django_delayq.signals import run_finished
-from django_delayq.timing import from_ms, to_ms
 from django_delayq.worker import dispatch
 from django_delayq.worker.logs import JsonFormatter
 from django_delayq.worker.loop import Worker

@@ -15,7 +15,7 @@ from django.db import connections
 
 from django_delayq.exceptions import TaskTimeout
 from django_delayq.models import Run, Status
-from django_delayq.timing import to_ms
+from django_delayq.recurrence import to_ms
 from django_delayq.worker import loop, timeouts
 from django_delayq.worker.held import Held
 from django_delayq.worker.options import OK, RECYCLE, UNFINISHED

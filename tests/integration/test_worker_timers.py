@@ -10,7 +10,7 @@ import pytest
 from django_delayq.broker import Broker, Shard
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.models import Run, Schedule
-from django_delayq.timing import from_ms
+from django_delayq.recurrence import from_ms
 from django_delayq.worker import timers
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions

@@ -23,7 +23,7 @@ from django_delayq.compat import (
 from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.jobs import new_tokens, parse_id
 from django_delayq.models import Run
-from django_delayq.timing import from_ms
+from django_delayq.recurrence import from_ms
 from tests.acceptance.support import ROOT, command_environment
 from tests.app import tasks as app_tasks
 from tests.jobs import tasks

@@ -13,7 +13,7 @@ from django_delayq.broker import Broker
 from django_delayq.compat import InvalidTask, TaskResultDoesNotExist, TaskResultStatus, task_backends
 from django_delayq.exceptions import BrokerUnavailable, InvalidArguments, JobCancelled, JobHeld
 from django_delayq.models import Run
-from django_delayq.timing import from_ms
+from django_delayq.recurrence import from_ms
 from tests.app import tasks as app_tasks
 from tests.faults.harness.servers import pointing_at
 from tests.jobs import tasks

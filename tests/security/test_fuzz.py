@@ -21,7 +21,7 @@ from django_delayq.broker.broker import _parse_hint
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.jobs import parse_id
 from django_delayq.models import Run, Schedule, ScheduleState
-from django_delayq.timing import from_ms, to_ms
+from django_delayq.recurrence import from_ms, to_ms
 from django_delayq.worker import calling
 from tests.acceptance.support import wait_until
 from tests.app import tasks

@@ -14,9 +14,9 @@ from django_delayq.compat import TaskResultDoesNotExist, task_backends
 from django_delayq.exceptions import BrokerError, ForeignLayout, JobHeld, KeyTaken
 from django_delayq.jobs import parse_id
 from django_delayq.models import Run
+from django_delayq.recurrence import to_ms
+from django_delayq.recurrence.point import micros
 from django_delayq.registry import get_task
-from django_delayq.timing import to_ms
-from django_delayq.timing.point import micros
 
 from .clock import BEGIN_MS
 from .faults import Broken, Killed, step

@@ -8,7 +8,7 @@ import sys
 import time
 from types import SimpleNamespace
 
-from django_delayq.timing import from_ms
+from django_delayq.recurrence import from_ms
 
 #: 2026-11-21 00:00:00 UTC.
 BEGIN_MS = 1_795_219_200_000

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from django_delayq.models import Schedule, ScheduleState
-from django_delayq.timing import to_ms
+from django_delayq.recurrence import to_ms
 
 #: No interval of these histories is longer.
 MOST_MS = 3_700_000

@@ -10,7 +10,7 @@ from django.db import transaction
 from django_delayq import orders
 from django_delayq.broker import keys, web
 from django_delayq.models import Run, Schedule
-from django_delayq.timing import from_ms, to_ms
+from django_delayq.recurrence import from_ms, to_ms
 
 from .faults import Broken, step
 from .stage import TASK

@@ -6,8 +6,8 @@ import pytest
 
 from django_delayq.compat import task_backends
 from django_delayq.models import Schedule
+from django_delayq.recurrence import Cron
 from django_delayq.testing import Runner, next_points
-from django_delayq.timing import Cron
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db

@@ -12,8 +12,8 @@ from django_delayq.exceptions import ResultTimeout, WaitRefused
 from django_delayq.jobs import DelayQTask, JobContext, JobResult
 from django_delayq.models import Run, Schedule
 from django_delayq.orders import backfill, run_now
+from django_delayq.recurrence import Cron, Every, Once
 from django_delayq.testing import Runner, next_points
-from django_delayq.timing import Cron, Every, Once
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 

@@ -14,8 +14,8 @@ from django_delayq.exceptions import InvalidRecurrence
 from django_delayq.importing.crons import from_croniter, from_crontab_package, joined, spelled
 from django_delayq.importing.crontab import _Call, _read_command
 from django_delayq.importing.entry import Refused
-from django_delayq.timing.dialect import compile_cron
-from django_delayq.timing.fields import ORDINAL_OF_DAY_ZERO
+from django_delayq.recurrence.dialect import compile_cron
+from django_delayq.recurrence.fields import ORDINAL_OF_DAY_ZERO
 
 
 def days_of(expression, start=date(2027, 1, 1), count=400):

@@ -10,7 +10,7 @@ from django_delayq import explain, ledger
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule
 from django_delayq.plain import plain
-from django_delayq.timing.zone import get_zone
+from django_delayq.recurrence.zone import get_zone
 from django_delayq.validators import is_storable
 
 MOST_SHOWN = 1000

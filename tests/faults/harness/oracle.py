@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule
-from django_delayq.timing import Recurrence, from_ms, to_ms
+from django_delayq.recurrence import Recurrence, from_ms, to_ms
 
 from .trace import Trace
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from django_delayq.broker import Broker
 from django_delayq.fields import utcnow
 from django_delayq.models import Run
-from django_delayq.timing import from_ms
+from django_delayq.recurrence import from_ms
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 
 from .background import Background

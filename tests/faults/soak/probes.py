@@ -7,7 +7,7 @@ from django_delayq.broker import Shard, keys
 from django_delayq.broker.broker import text
 from django_delayq.chain import parse_member
 from django_delayq.models import Run
-from django_delayq.timing import from_ms, to_ms
+from django_delayq.recurrence import from_ms, to_ms
 from tests.acceptance.support import wait_until
 from tests.faults.harness.oracle import CLOSED
 from tests.faults.harness.workers import WorkerProcess

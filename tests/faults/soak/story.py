@@ -5,7 +5,7 @@ faults. For people.
 from datetime import UTC, datetime, timedelta
 
 from django_delayq.models import Run
-from django_delayq.timing import from_ms
+from django_delayq.recurrence import from_ms
 from tests.faults.harness.oracle import History, Verdict
 
 from .arena import Arena

@@ -8,7 +8,7 @@ import pytest
 from croniter import croniter
 
 from django_delayq.exceptions import InvalidRecurrence
-from django_delayq.timing import Cron, cron, parse_every
+from django_delayq.recurrence import Cron, cron, parse_every
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from django_delayq.exceptions import InvalidRecurrence
-from django_delayq.timing import Cron
+from django_delayq.recurrence import Cron
 
 from .simulation import BOUNDS, MINUTE, date_matches, field_matches, simulate, watch
 

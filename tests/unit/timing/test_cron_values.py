@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from django_delayq.exceptions import InvalidRecurrence
-from django_delayq.timing import Cron
+from django_delayq.recurrence import Cron
 
 MINUTE = timedelta(minutes=1)
 

@@ -9,8 +9,8 @@ from zoneinfo import TZPATH, ZoneInfo
 
 import pytest
 
-from django_delayq.timing import Cron
-from django_delayq.timing.zone import get_zone, stretch
+from django_delayq.recurrence import Cron
+from django_delayq.recurrence.zone import get_zone, stretch
 
 RIGA, NEW_YORK, LORD_HOWE, TROLL = "Europe/Riga", "America/New_York", "Australia/Lord_Howe", "Antarctica/Troll"
 SANTIAGO, BEIRUT, APIA, DUBLIN = "America/Santiago", "Asia/Beirut", "Pacific/Apia", "Europe/Dublin"

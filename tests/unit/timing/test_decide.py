@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_delayq.exceptions import InvalidRecurrence
-from django_delayq.timing import (
+from django_delayq.recurrence import (
     Cron,
     Every,
     Once,

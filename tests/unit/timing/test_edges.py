@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import pytest
 
-from django_delayq.timing import Cron, Every, Windowed, cron, dialect, grammar, zone
-from django_delayq.timing.fields import DAY
-from django_delayq.timing.zone import BLOCK_BITS, LONGEST_SHIFT, offset, stretch
+from django_delayq.recurrence import Cron, Every, Windowed, cron, dialect, grammar, zone
+from django_delayq.recurrence.fields import DAY
+from django_delayq.recurrence.zone import BLOCK_BITS, LONGEST_SHIFT, offset, stretch
 
 HOUR, MICROSECOND = timedelta(hours=1), timedelta(microseconds=1)
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_delayq.exceptions import InvalidRecurrence
-from django_delayq.timing import Cron, Every, Once, Recurrence, Windowed, from_ms, to_ms
+from django_delayq.recurrence import Cron, Every, Once, Recurrence, Windowed, from_ms, to_ms
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
 
-from django_delayq.timing import Cron
+from django_delayq.recurrence import Cron
 
 from .test_zones import points
 from .transitions import Change, in_both_forms, sampled

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from django_delayq.timing import Every, Policies, Skip, decide, too_old, wake_at
+from django_delayq.recurrence import Every, Policies, Skip, decide, too_old, wake_at
 
 HOUR = timedelta(hours=1)
 POINT = datetime(2026, 11, 21, 10, tzinfo=UTC)

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from datetime import datetime, timedelta
 
-from django_delayq.timing import Cron
+from django_delayq.recurrence import Cron
 
 from .simulation import simulate
 from .transitions import EXPRESSIONS, Change, in_both_forms, sampled, zones_that_change

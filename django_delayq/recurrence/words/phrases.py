@@ -9,7 +9,7 @@ takes that or does not. So the grammar may be small, and generous: words between
 import re
 from collections.abc import Iterator
 
-from ..timing import parse_every
+from .. import parse_every
 from .sets import SHORTEST_RUN, runs
 
 #: What is longer is no phrase.

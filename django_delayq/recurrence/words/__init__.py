@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from django.utils.translation import gettext as _
 
-from ..timing import Cron, Every, Once, Recurrence, Windowed, parse_every
+from .. import Cron, Every, Once, Recurrence, Windowed, parse_every
 from .days import describe_days
 from .phrases import understand
 from .times import describe_times

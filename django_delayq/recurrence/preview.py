@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from .timing import Cron, Recurrence, Windowed, from_ms, to_ms, wake_at
-from .timing.point import from_seconds, seconds
-from .timing.zone import LONGEST_SHIFT, get_zone, stretch
+from . import Cron, Recurrence, Windowed, from_ms, to_ms, wake_at
+from .point import from_seconds, seconds
+from .zone import LONGEST_SHIFT, get_zone, stretch
 
 if TYPE_CHECKING:
-    from .rows import AnySchedule
+    from ..rows import AnySchedule
 
 #: The zone's stretches that are looked at between two points: decades, and an end to the search.
 MOST_STRETCHES = 200

@@ -7,7 +7,7 @@ from django.utils.dates import MONTHS, WEEKDAYS
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ..timing.fields import LAST, DayRule
+from ..fields import LAST, DayRule
 from .sets import join, runs, said, shown, values_of
 
 ALL_MONTHS = 0b1111111111110
