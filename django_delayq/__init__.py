@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .context import RunContext
-    from .decorators import periodic
-    from .isolation import isolated
+    from .calls.context import RunContext
+    from .calls.decorators import periodic
+    from .calls.isolation import isolated
 
 __version__ = "0.1.0"
 __all__ = ["RunContext", "__version__", "isolated", "periodic"]
@@ -14,15 +14,15 @@ __all__ = ["RunContext", "__version__", "isolated", "periodic"]
 def __getattr__(name: str) -> Any:
     # Loaded on first use, so that importing `django_delayq.recurrence` does not import Django.
     if name == "RunContext":
-        from .context import RunContext
+        from .calls.context import RunContext
 
         return RunContext
     if name == "periodic":
-        from .decorators import periodic
+        from .calls.decorators import periodic
 
         return periodic
     if name == "isolated":
-        from .isolation import isolated
+        from .calls.isolation import isolated
 
         return isolated
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

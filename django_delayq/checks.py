@@ -13,14 +13,15 @@ from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.core.management import get_commands
 from django.db import connections, router
 
-from . import broker, conf, declared, isolation, ledger, registry
+from . import broker, conf, declared, ledger
 from .broker import aliases, engine, probe
+from .calls import isolation, registry
+from .calls.call import alias_for
+from .calls.isolation import isolation_of
 from .declared.sync import said
 from .declared.values import declared_schedule
 from .exceptions import BrokerError
 from .fields import utcnow
-from .isolation import isolation_of
-from .jobs.calls import alias_for
 from .ledger.sqlite import WANTED, lacking
 from .models import Declaration, Run, Schedule, ScheduleState, Tombstone
 from .recurrence import zone

@@ -19,7 +19,8 @@ from datetime import UTC, datetime
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
-from . import chain, ledger, mirror, tracing
+from . import chain, ledger, mirror
+from .calls import tracing
 from .exceptions import InvalidBackfill
 from .fields import utcnow
 from .models import Origin, Run, Schedule, Status

@@ -14,7 +14,8 @@ import uuid
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from . import conf, tracing
+from . import conf
+from .calls import tracing
 from .exceptions import DeliveryFailed
 from .outgoing import find_refusal, post
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Self
 
-from .jobs import Call
-from .jobs.results import result_id
+from .calls import Call
+from .calls.results import result_id
 from .models import Condition, Origin, Run, Schedule, ScheduleState
 from .recurrence import Recurrence
 from .recurrence.policy import Recurring

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Literal
 
-from . import alerts, commands, conf
-from .compat import task, task_backends
+from . import alerts, conf
+from .calls import commands
+from .calls.compat import task, task_backends
 
 if TYPE_CHECKING:
     Command = str

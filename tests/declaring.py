@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from django_delayq import decorators
+from django_delayq.calls import decorators
 
 TASKS = "tests.app.tasks"
 BEGIN = "from datetime import UTC, datetime, timedelta\nfrom django_delayq import periodic\n"

@@ -12,8 +12,8 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from .. import explain, ledger
+from ..calls import parse_id
 from ..fields import utcnow
-from ..jobs import parse_id
 from ..models import Run, Schedule, Status
 from ..plain import plain
 from . import display, paging

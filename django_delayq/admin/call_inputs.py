@@ -23,9 +23,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import registry
-from ..annotations import choices_of, find_misfit, hints_of, options_of, same, wanted
-from ..compat import AnyTask
+from ..calls import registry
+from ..calls.annotations import choices_of, find_misfit, hints_of, options_of, same, wanted
+from ..calls.compat import AnyTask
 from ..redaction import HIDDEN, looks_secret
 from .display import pretty_json
 from .formfields import ArgumentsField, parse_json

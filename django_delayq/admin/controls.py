@@ -11,7 +11,8 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from .. import conf, controls, registry
+from .. import conf, controls
+from ..calls import registry
 from ..fields import utcnow
 from ..models import Control
 from . import display

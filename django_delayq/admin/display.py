@@ -13,10 +13,11 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import ledger, registry
+from .. import ledger
+from ..calls import registry
+from ..calls.handover import REASON as REASON_HANDED_OVER
+from ..calls.history import bounded
 from ..exceptions import InvalidRecurrence
-from ..handover import REASON as REASON_HANDED_OVER
-from ..history import bounded
 from ..models import Output, Run, Schedule, Status
 from ..plain import plain
 from ..recurrence.point import known_ms

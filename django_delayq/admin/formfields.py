@@ -18,7 +18,8 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import conf, handover, registry
+from .. import conf
+from ..calls import handover, registry
 from ..exceptions import InvalidArguments, InvalidRecurrence
 from ..models import read_tags
 from ..recurrence.zone import instant_of

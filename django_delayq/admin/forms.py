@@ -13,8 +13,8 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ..calls.handover import LEAST_PRIORITY, MOST_PRIORITY
 from ..exceptions import InvalidRecurrence
-from ..handover import LEAST_PRIORITY, MOST_PRIORITY
 from ..models import Schedule
 from ..recurrence import parse_every
 from ..recurrence.zone import get_zone

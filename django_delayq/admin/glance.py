@@ -16,7 +16,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from .. import chain, conf, handover, ledger, mirror, registry, status
+from .. import chain, conf, ledger, mirror, status
+from ..calls import handover, registry
 from ..exceptions import BrokerError, InvalidRecurrence
 from ..fields import utcnow
 from ..grouping import grouped

@@ -12,13 +12,13 @@ from django.utils.translation import ngettext
 
 from .. import conf, ledger
 from ..broker.web import ask
+from ..calls import call_of
+from ..calls.call import backend_of
+from ..calls.registry import get_task
 from ..exceptions import BrokerError, UnknownTask
 from ..fields import utcnow
-from ..jobs import call_of
-from ..jobs.calls import backend_of
 from ..models import Cancellation, Run, Schedule, Status
 from ..plain import plain
-from ..registry import get_task
 from ..status.redis_side import read_redis
 from ..status.snapshot import RedisView
 from . import display, facts

@@ -20,10 +20,10 @@ from django.views.decorators.http import require_http_methods
 
 from .. import ledger
 from ..backend import store
+from ..calls import Options
+from ..calls.call import backend_of
 from ..exceptions import BrokerError, ForeignLayout, JobHeld, KeyTaken, UnknownTask
 from ..fields import utcnow
-from ..jobs import Options
-from ..jobs.calls import backend_of
 from ..models import Origin, Run, Status
 from ..models.kept import MOST_AT_ONCE
 from ..plain import plain

@@ -18,11 +18,11 @@ from django.utils.translation import gettext_lazy
 
 from .. import ledger
 from ..backend import DelayQBackend
-from ..compat import task_backends
+from ..calls import parse_id
+from ..calls.callbacks import NAMES as CALLBACKS
+from ..calls.compat import task_backends
+from ..calls.handover import REASON as HANDED_OVER
 from ..fields import utcnow
-from ..handover import REASON as HANDED_OVER
-from ..jobs import parse_id
-from ..jobs.callbacks import NAMES as CALLBACKS
 from ..models import Origin, Run, Schedule, Status, explain_wait
 from ..plain import plain
 from ..redaction import redact

@@ -9,7 +9,7 @@ from django.template.loader import render_to_string
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from .. import commands, registry
+from ..calls import commands, registry
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..fields import utcnow
 from ..models import Schedule

@@ -28,7 +28,7 @@ from django.utils.translation import gettext as _
 
 from .. import conf, ledger
 from ..alert_settings import AlertSettings, secret_bytes
-from ..compat import mail_connection
+from ..calls.compat import mail_connection
 from ..exceptions import DeliveryFailed
 from ..fields import utcnow
 from ..models import Alert

@@ -15,9 +15,10 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 
-from .. import conf, ledger, registry
+from .. import conf, ledger
 from ..alert_settings import AlertSettings
-from ..jobs.calls import alias_for
+from ..calls import registry
+from ..calls.call import alias_for
 from ..models import Alert
 from ..side_channels import send
 from ..signals import alert_changed

@@ -12,15 +12,16 @@ from typing import Any
 
 from django.core import checks
 
-from .. import conf, history, registry, tracing
-from ..compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist
+from .. import conf
+from ..calls import history, registry, tracing
+from ..calls.callbacks import NAMES as CALLBACKS
+from ..calls.callbacks import path_of
+from ..calls.compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist
+from ..calls.isolation import validate_isolation
+from ..calls.options import Retries, parse
+from ..calls.results import as_called, new_result
+from ..calls.task import DelayQTask, retries_of, unique_key_of
 from ..exceptions import JobHeld, UnknownTask
-from ..isolation import validate_isolation
-from ..jobs.callbacks import NAMES as CALLBACKS
-from ..jobs.callbacks import path_of
-from ..jobs.options import Retries, parse
-from ..jobs.results import as_called, new_result
-from ..jobs.task import DelayQTask, retries_of, unique_key_of
 from .preparing import Preparer, absolute, moment
 
 
@@ -48,7 +49,7 @@ class DelayQBackend(BaseTaskBackend):
         super().__init__(alias, dict(params))
         self.settings = parse(alias, self.options)
         others = type(self).validate_task is not DelayQBackend.validate_task
-        #: Of tasks by their paths, for jobs that say nothing themselves: see `jobs/calls.py`.
+        #: Of tasks by their paths, for jobs that say nothing themselves: see `calls/call.py`.
         self.known_retries: dict[str, Retries] = {}
         self._preparer = Preparer(alias, self.validate_task, each_time=others)
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import conf, registry, tracing
-from ..compat import AnyTask, InvalidTask, TaskResultStatus
+from .. import conf
+from ..calls import registry, tracing
+from ..calls.callbacks import callbacks_of
+from ..calls.compat import AnyTask, InvalidTask, TaskResultStatus
+from ..calls.results import JobResult, key_hash, local, new_tokens
+from ..calls.task import retries_of, unique_key_of
 from ..fields import utcnow
-from ..jobs.callbacks import callbacks_of
-from ..jobs.results import JobResult, key_hash, local, new_tokens
-from ..jobs.task import retries_of, unique_key_of
 from ..recurrence import from_ms, to_ms
 from ..validators import validate_call
 

@@ -17,10 +17,10 @@ from django.db import IntegrityError, connections, transaction
 
 from .. import conf, ledger, mirror
 from ..broker import Broker
-from ..compat import AnyResult, TaskResultDoesNotExist, task_enqueued
+from ..calls import as_called, parse_id
+from ..calls.compat import AnyResult, TaskResultDoesNotExist, task_enqueued
 from ..exceptions import JobHeld, KeyTaken
 from ..fields import utcnow
-from ..jobs import as_called, parse_id
 from ..models import Run, Status
 from ..recurrence import from_ms, to_ms
 from ..rows import RunRow

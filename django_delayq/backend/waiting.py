@@ -9,8 +9,8 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 
 from .. import conf, ledger
-from ..compat import AnyResult
-from ..context import EXECUTING
+from ..calls.compat import AnyResult
+from ..calls.context import EXECUTING
 from ..exceptions import ResultTimeout, WaitRefused
 
 #: Seconds from one look to the next: growing from the first to the last, by this factor.

@@ -10,8 +10,9 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connections, transaction
 from django.db.models import Q
 
-from .. import ledger, registry
-from ..decorators import Declared
+from .. import ledger
+from ..calls import registry
+from ..calls.decorators import Declared
 from ..fields import utcnow
 from ..models import Declaration, Schedule
 from ..models.locks import locked

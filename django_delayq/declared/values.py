@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from .. import registry
-from ..decorators import Declared
+from ..calls import registry
+from ..calls.decorators import Declared
 from ..models import Schedule
 from ..models import values as as_stored
 from ..models.kept import SWITCH_FIELDS

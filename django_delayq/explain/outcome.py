@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, tzinfo
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
-from ..handover import REASON as REASON_HANDED_OVER
+from ..calls.handover import REASON as REASON_HANDED_OVER
 from ..models import Origin, Run, Status
 from ..redaction import redact_text
 

@@ -7,7 +7,8 @@ from functools import cached_property
 
 from django.utils.translation import gettext as _
 
-from .. import chain, conf, handover, ledger, registry
+from .. import chain, conf, ledger
+from ..calls import handover, registry
 from ..declared.values import SWITCH, differing, from_json, values_of
 from ..exceptions import InvalidRecurrence
 from ..models import Condition, Control, Definition, Run, Schedule, Status, explain_wait

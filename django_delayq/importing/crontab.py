@@ -9,7 +9,7 @@ from functools import partial
 from getopt import GetoptError, getopt
 from pathlib import PurePath
 
-from ..commands import COMMAND_TASK
+from ..calls.commands import COMMAND_TASK
 from ..recurrence.dialect import MACROS
 from . import shell
 from .entry import Entry, Options, Refused, guarded, local_zone, read_text

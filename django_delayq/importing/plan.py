@@ -27,8 +27,9 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 
-from .. import conf, ledger, registry
-from ..commands import COMMAND_TASK
+from .. import conf, ledger
+from ..calls import registry
+from ..calls.commands import COMMAND_TASK
 from ..declared.sync import said
 from ..declared.values import FIELDS, RECURRENCE, SWITCH, Values, differing, shown, to_json, values_for, values_of
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask

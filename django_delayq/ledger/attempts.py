@@ -5,8 +5,8 @@ Fills in rows in memory; writes nothing.
 
 from datetime import datetime
 
-from .. import history
-from ..history import Attempt
+from ..calls import history
+from ..calls.history import Attempt
 from ..models import Status
 from ..recurrence import to_ms
 from ..rows import AnyRun

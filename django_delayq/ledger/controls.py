@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from ..calls.registry import current_name
 from ..models import Cancellation, Control
-from ..registry import current_name
 from .bulk import database
 
 

@@ -23,10 +23,9 @@ from typing import Any
 from django.db import transaction
 from django.db.models import QuerySet
 
-from .. import registry
+from ..calls import new_tokens, registry
+from ..calls.call import first_alias
 from ..fields import utcnow
-from ..jobs import new_tokens
-from ..jobs.calls import first_alias
 from ..models import Cancellation, Origin, Output, Run, Status
 from ..models.locks import locked
 from ..rows import Outcome, RunRow, Won

@@ -18,7 +18,7 @@ from typing import Any
 
 from django.db import connections
 
-from .. import tracing
+from ..calls import tracing
 from ..worker.loop import Worker
 from . import health
 from .health import Page, said

@@ -10,10 +10,10 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from ..calls.registry import current_name, get_task
 from ..conf import get_config
 from ..exceptions import UnknownTask
 from ..fields import UTCDateTimeField, utcnow
-from ..registry import current_name, get_task
 from .primary import PrimaryModel, PrimaryQuerySet
 
 

@@ -9,13 +9,14 @@ from django.core.exceptions import ValidationError
 from django.utils.timezone import is_naive
 from django.utils.translation import gettext as _
 
-from .. import commands, conf, handover, registry
-from ..annotations import misfits
-from ..compat import AnyTask
+from .. import conf
+from ..calls import commands, handover, registry
+from ..calls.annotations import misfits
+from ..calls.call import first_alias
+from ..calls.callbacks import NAMES as CALLBACKS
+from ..calls.compat import AnyTask
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..fields import utcnow
-from ..jobs.callbacks import NAMES as CALLBACKS
-from ..jobs.calls import first_alias
 from ..outgoing import find_refusal
 from ..recurrence import Cron, Recurrence
 from ..recurrence.words import offer

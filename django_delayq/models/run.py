@@ -9,8 +9,8 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from .. import setting_rules
+from ..calls.results import result_id
 from ..fields import UTCDateTimeField, utcnow
-from ..jobs.results import result_id
 from .cancellation import Cancellation
 from .primary import PrimaryModel, PrimaryQuerySet
 
@@ -116,7 +116,7 @@ class Run(PrimaryModel):
     priority = models.SmallIntegerField(_("priority"), default=0, db_default=0)
     #: {"args": […], "kwargs": {…}}
     call = models.JSONField(_("arguments"), null=True)
-    #: What the call or its task says of attempts, timeout and callbacks (`jobs/options.py`), and the trace of an order.
+    #: What the call or its task says of attempts, timeout and callbacks (`calls/options.py`), and the trace of an order.
     options = models.JSONField(null=True, editable=False)
     #: The hash of the unique key, as long as the job holds it.
     unique_key = models.CharField(max_length=32, null=True, editable=False)  # noqa: DJ001 - empty ones would collide

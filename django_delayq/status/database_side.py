@@ -8,8 +8,9 @@ from typing import Any
 from django.db import connections
 from django.db.models import Case, Count, QuerySet, Value, When
 
-from .. import chain, conf, handover, ledger, mirror, pruning, registry
+from .. import chain, conf, ledger, mirror, pruning
 from ..broker import Broker
+from ..calls import handover, registry
 from ..exceptions import ForeignLayout
 from ..fields import utcnow
 from ..models import Condition, Origin, Schedule, ScheduleState, Tombstone

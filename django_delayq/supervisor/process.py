@@ -32,7 +32,7 @@ from typing import Final, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..capture import nowhere
+from ..calls.capture import nowhere
 from ..worker.children import end_children
 
 #: The signals that a worker obeys.

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from .. import chain, ledger
 from ..backend.preparing import moment
-from ..compat import AnyResult, AnyTask, normalize_json
-from ..history import from_json
-from ..jobs import as_called, new_result
+from ..calls import as_called, new_result
+from ..calls.compat import AnyResult, AnyTask, normalize_json
+from ..calls.history import from_json
+from ..calls.registry import get_task
 from ..models import Origin, Run, Schedule
 from ..recurrence import Recurrence, to_ms
-from ..registry import get_task
 
 if TYPE_CHECKING:
     from .bench import Bench

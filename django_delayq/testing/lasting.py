@@ -8,7 +8,7 @@ from typing import Any
 
 from asgiref.sync import iscoroutinefunction
 
-from ..compat import AnyTask
+from ..calls.compat import AnyTask
 from ..exceptions import TaskTimeout
 from .clock import FrozenClock
 

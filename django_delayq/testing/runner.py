@@ -8,11 +8,11 @@ from typing import Any, Self
 from django.utils import timezone
 
 from .. import conf, mirror
-from ..compat import AnyTask
+from ..calls.compat import AnyTask
+from ..calls.registry import get_task
 from ..exceptions import DelayQError
 from ..models import Run
 from ..recurrence import to_ms
-from ..registry import get_task
 from ..signals import run_finished, run_skipped
 from .assertions import Assertions
 from .bench import Bench

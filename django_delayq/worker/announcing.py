@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from django.dispatch import Signal
 
 from .. import ledger, pings, side_channels
-from ..compat import AnyResult, AnyTask, TaskError, TaskResultStatus, task_finished, task_started
-from ..context import EXECUTING
+from ..calls import Call, as_called, new_result
+from ..calls.compat import AnyResult, AnyTask, TaskError, TaskResultStatus, task_finished, task_started
+from ..calls.context import EXECUTING
+from ..calls.handover import REASON as REASON_HANDED_OVER
+from ..calls.history import from_json
+from ..calls.results import local
 from ..counters import MISSED, TOO_LATE, Counts
-from ..handover import REASON as REASON_HANDED_OVER
-from ..history import from_json
-from ..jobs import Call, as_called, new_result
-from ..jobs.results import local
 from ..ledger import Outcome
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN

@@ -36,9 +36,13 @@ from typing import Any, NamedTuple
 
 from asgiref.sync import async_to_sync, iscoroutinefunction
 
-from .. import capture, conf, handover, tracing
-from ..compat import AnyResult, AnyTask, TaskResult, TaskResultStatus, normalize_json
-from ..context import EXECUTING, ExecutionContext, JobContext, RunContext
+from .. import conf
+from ..calls import TOO_LARGE, Call, capture, handover, tracing
+from ..calls.compat import AnyResult, AnyTask, TaskResult, TaskResultStatus, normalize_json
+from ..calls.context import EXECUTING, ExecutionContext, JobContext, RunContext
+from ..calls.handover import REASON as REASON_HANDED_OVER
+from ..calls.isolation import isolation_of
+from ..calls.registry import check_call, parameters_of
 from ..exceptions import (
     DelayQError,
     HandoverFailed,
@@ -48,14 +52,10 @@ from ..exceptions import (
     TaskCancelled,
     TaskTimeout,
 )
-from ..handover import REASON as REASON_HANDED_OVER
-from ..isolation import isolation_of
-from ..jobs import TOO_LARGE, Call
 from ..ledger import as_schedule
 from ..models import Schedule, Status
 from ..models.run import OPEN
 from ..redaction import redact_text, secret_texts
-from ..registry import check_call, parameters_of
 from ..rows import ScheduleRow
 from ..signals import run_finished, run_started
 from ..validators import find_unstorable, storable_json

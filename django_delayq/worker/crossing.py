@@ -15,9 +15,9 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from ..jobs import call_of
-from ..jobs.calls import backend_of
-from ..registry import get_task
+from ..calls import call_of
+from ..calls.call import backend_of
+from ..calls.registry import get_task
 from ..rows import Outcome, RunRow, ScheduleRow, StateRow
 
 #: So much of a message, and of the end of a traceback, crosses.

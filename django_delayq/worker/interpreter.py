@@ -18,8 +18,9 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction
 from django.db import connections
 
-from .. import capture, conf, ledger, registry, tracing
-from ..context import EXECUTING
+from .. import conf, ledger
+from ..calls import capture, registry, tracing
+from ..calls.context import EXECUTING
 from ..exceptions import TaskCancelled, TaskTimeout
 from ..ledger import sqlite
 from .announcing import running_job

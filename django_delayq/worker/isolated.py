@@ -3,7 +3,7 @@
 Note [A fresh interpreter for each]
 Each execution has a process of its own that executes nothing else, before or after: whatever a task leaks, forks,
 changes or breaks ends with it. The process is started as `manage.py` is, not forked from the worker, whose threads
-and connections must not be copied; see `commands/process.py`, Note [The guard]. Its start takes long, so the time of
+and connections must not be copied; see `calls/commands/process.py`, Note [The guard]. Its start takes long, so the time of
 the task counts from when it is ready.
 
 Note [What it says]
@@ -22,11 +22,12 @@ from codecs import getincrementaldecoder
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from .. import capture, conf, tracing
-from ..commands import guard
-from ..commands.process import Process
+from .. import conf
+from ..calls import capture, tracing
+from ..calls.commands import guard
+from ..calls.commands.process import Process
+from ..calls.isolation import Isolation
 from ..exceptions import ProcessDied, TaskCancelled, TaskTimeout, note_last
-from ..isolation import Isolation
 from .crossing import pack_row, unpack_error
 from .held import Held
 

@@ -69,15 +69,15 @@ from django.db import DatabaseError
 
 from .. import chain, ledger
 from ..broker import Index
-from ..compat import AnyTask
+from ..calls import call_of
+from ..calls.call import backend_of
+from ..calls.compat import AnyTask
+from ..calls.registry import get_task
 from ..exceptions import InvalidRecurrence, UnknownTask
-from ..jobs import call_of
-from ..jobs.calls import backend_of
 from ..ledger import Outcome, Won, version_of
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
 from ..recurrence import Skip, Windowed, decide_all, from_ms, to_ms, too_old
-from ..registry import get_task
 from ..rows import RunRow, ScheduleRow
 from .announcing import close_job
 from .held import Held, Verdicts, holds_until_end

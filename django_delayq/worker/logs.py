@@ -27,10 +27,11 @@ from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
 from typing import Any, Final, Self
 
-from .. import side_channels, tracing
-from ..capture import current
-from ..commands.process import LONGEST_LINE
-from ..context import EXECUTING
+from .. import side_channels
+from ..calls import tracing
+from ..calls.capture import current
+from ..calls.commands.process import LONGEST_LINE
+from ..calls.context import EXECUTING
 from ..plain import iso, plain
 from ..redaction import redact_text
 from ..side_channels import note_handler_failure

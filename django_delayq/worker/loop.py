@@ -18,8 +18,9 @@ from typing import Any
 
 from django.db import connections
 
-from .. import pings, tracing
+from .. import pings
 from ..broker import Broker, Shard
+from ..calls import tracing
 from ..exceptions import BrokerError
 from ..fields import utcnow
 from . import spans

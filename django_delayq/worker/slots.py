@@ -36,7 +36,7 @@ from django.core.cache import caches
 from django.db import close_old_connections, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from ..compat import task_backends
+from ..calls.compat import task_backends
 from . import spans
 from .held import Held
 

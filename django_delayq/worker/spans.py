@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from .. import tracing
+from ..calls import tracing
 from ..plain import iso
 from ..side_channels import Guard
 from .held import Held

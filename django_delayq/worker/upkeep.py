@@ -23,8 +23,9 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, Error, connections
 
-from .. import alerts, conf, ledger, minutes, mirror, pruning, tracing
+from .. import alerts, conf, ledger, minutes, mirror, pruning
 from ..broker import Broker, Shard, probe
+from ..calls import tracing
 from ..exceptions import (
     BrokerError,
     BrokerUnavailable,

@@ -47,7 +47,7 @@ def _load() -> None:
     importlib.import_module("django_delayq.management.commands.delayq_worker")
     from django.core import checks
 
-    from django_delayq import registry
+    from django_delayq.calls import registry
 
     checks.run_checks(databases=[])  # as the command does, which imports much more
     registry.get_tasks()

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from django_delayq.compat import TaskResultStatus
+from django_delayq.calls.compat import TaskResultStatus
 from tests.acceptance.support import lines, wait_until, worker
 from tests.app import tasks
 from tests.faults.harness.proxy import Proxy

@@ -5,7 +5,7 @@ from typing import Any
 import django
 from django.utils.module_loading import import_string
 
-from django_delayq.compat import TaskResult, TaskResultStatus
+from django_delayq.calls.compat import TaskResult, TaskResultStatus
 
 FRAMEWORK = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
 BaseTaskBackend = import_string(f"{FRAMEWORK}.backends.base.BaseTaskBackend")

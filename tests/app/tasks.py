@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from django.db import connection, transaction
 
-from django_delayq.compat import TaskContext, task
+from django_delayq.calls.compat import TaskContext, task
 from django_delayq.exceptions import TaskTimeout
 
 if TYPE_CHECKING:

@@ -68,8 +68,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=8)
     options = parser.parse_args()
     set_up()
-    from django_delayq import registry
-    from django_delayq.isolation import isolation_of
+    from django_delayq.calls import registry
+    from django_delayq.calls.isolation import isolation_of
     from django_delayq.rows import RunRow
     from django_delayq.worker import isolated
     from tests.app.tasks import noop

@@ -6,8 +6,9 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import DatabaseError, connection, connections, transaction
 
-from django_delayq import orders, registry
-from django_delayq.compat import task
+from django_delayq import orders
+from django_delayq.calls import registry
+from django_delayq.calls.compat import task
 from django_delayq.models import Run, Schedule
 from tests.acceptance.support import wait_until
 from tests.faults.live import live_worker

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from django_delayq import signals
-from django_delayq.compat import task_enqueued, task_finished, task_started
+from django_delayq.calls.compat import task_enqueued, task_finished, task_started
 
 HOW = os.environ.get("DELAYQ_TEST_BROKEN", "")
 #: For so long each of them blocks, before a task is called and after it, and how often it does so after it. By default

@@ -16,7 +16,7 @@ from django.db import transaction
 from opentelemetry import trace
 
 from django_delayq import RunContext, isolated
-from django_delayq.compat import task
+from django_delayq.calls.compat import task
 from django_delayq.exceptions import InvalidArguments, TaskTimeout
 from django_delayq.models import Schedule
 from tests.jobs.tasks import echo

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from django_delayq import isolated
-from django_delayq.compat import task
+from django_delayq.calls.compat import task
 
 logger = logging.getLogger("shop")
 

@@ -14,8 +14,8 @@ from typing import Any
 from django.conf import settings
 
 from django_delayq import RunContext
-from django_delayq.compat import task
-from django_delayq.context import ExecutionContext
+from django_delayq.calls.compat import task
+from django_delayq.calls.context import ExecutionContext
 from django_delayq.recurrence import to_ms
 
 

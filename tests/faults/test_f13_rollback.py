@@ -9,9 +9,9 @@ from shutil import copyfile
 
 import pytest
 
-from django_delayq import registry
 from django_delayq.broker import Broker
-from django_delayq.compat import task
+from django_delayq.calls import registry
+from django_delayq.calls.compat import task
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.models import Run, Schedule
 from django_delayq.recurrence import to_ms

@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
-from django_delayq import registry
-from django_delayq.compat import task
+from django_delayq.calls import registry
+from django_delayq.calls.compat import task
 from django_delayq.models import Run, Schedule
 from tests.faults.harness.oracle import histories_of
 from tests.faults.simulated_time import SimulatedTime

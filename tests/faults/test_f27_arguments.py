@@ -7,8 +7,8 @@ import json
 import pytest
 from django.core.exceptions import ValidationError
 
-from django_delayq import registry
-from django_delayq.compat import task
+from django_delayq.calls import registry
+from django_delayq.calls.compat import task
 from django_delayq.models import Run, Schedule
 from django_delayq.validators import MAX_ARGUMENT_BYTES, MAX_DEPTH
 from tests.faults.harness.oracle import histories_of

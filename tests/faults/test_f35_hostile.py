@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from django_delayq import registry
-from django_delayq.compat import TaskResultStatus, task
+from django_delayq.calls import registry
+from django_delayq.calls.compat import TaskResultStatus, task
 from django_delayq.models import Run, Schedule
 from tests import failpoints
 from tests.app import tasks as app_tasks

@@ -5,7 +5,7 @@ from collections import defaultdict
 import pytest
 from django.conf import settings
 
-from django_delayq.compat import task_backends
+from django_delayq.calls.compat import task_backends
 from django_delayq.models import Run, Schedule
 from tests.acceptance.support import lines, wait_until
 from tests.faults import tasks

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from opentelemetry import trace
 
-from django_delayq.compat import TaskResultStatus, task_backends
+from django_delayq.calls.compat import TaskResultStatus, task_backends
 from django_delayq.models import Run, Schedule
 from tests.acceptance.support import wait_until
 from tests.faults import isolated_tasks as tasks

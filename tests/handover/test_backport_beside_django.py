@@ -38,7 +38,7 @@ PROJECT = """
     from datetime import timedelta
     from django.core.management import call_command
     from django_delayq.models import Schedule
-    from django_delayq.registry import get_tasks
+    from django_delayq.calls.registry import get_tasks
     from django_delayq.testing import Runner
     from shop.tasks import count
 
@@ -59,7 +59,7 @@ PROJECT = """
 """
 
 
-@pytest.mark.parametrize("framework", ["django_tasks", "django_delayq.compat"])
+@pytest.mark.parametrize("framework", ["django_tasks", "django_delayq.calls.compat"])
 def test_its_tasks_are_scheduled_and_enqueued_where_the_default_backend_is_one_of_the_backport(tmp_path, framework):
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()

@@ -8,8 +8,8 @@ from typing import Any
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
+from django_delayq.calls import new_tokens
 from django_delayq.fields import utcnow
-from django_delayq.jobs import new_tokens
 from django_delayq.models import Run, Schedule
 
 LIST = "/admin/django_delayq/schedule/"

@@ -6,9 +6,10 @@ from datetime import timedelta
 import pytest
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 
-from django_delayq import controls, registry
+from django_delayq import controls
 from django_delayq.admin import paging, run_actions
 from django_delayq.broker.web import forget_broker
+from django_delayq.calls import registry
 from django_delayq.exceptions import JobHeld
 from django_delayq.fields import utcnow
 from django_delayq.models import Output, Run

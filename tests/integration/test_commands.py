@@ -12,10 +12,10 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.core.management import BaseCommand
 
-from django_delayq import registry
-from django_delayq.capture import listening
-from django_delayq.commands import command_words
-from django_delayq.commands.process import Process, _program
+from django_delayq.calls import registry
+from django_delayq.calls.capture import listening
+from django_delayq.calls.commands import command_words
+from django_delayq.calls.commands.process import Process, _program
 from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.models import Run, Schedule
 from tests.acceptance.processes import alive
@@ -108,7 +108,7 @@ class Filed(BaseCommand):
 
 def test_a_file_of_arguments_is_refused(settings, monkeypatch, tmp_path):
     settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": ["filed"]}
-    monkeypatch.setattr("django_delayq.commands.line.get_commands", lambda: {"filed": Filed()})
+    monkeypatch.setattr("django_delayq.calls.commands.line.get_commands", lambda: {"filed": Filed()})
     (tmp_path / "words").write_text("harmless at the check")
     for sign in "@+":
         with pytest.raises(InvalidArguments, match="names a file of arguments"):

@@ -6,7 +6,8 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq import declared, registry
+from django_delayq import declared
+from django_delayq.calls import registry
 from django_delayq.declared.sync import GONE
 from django_delayq.declared.values import from_json, to_json, values_of
 from django_delayq.models import Declaration, Schedule

@@ -6,7 +6,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_delayq import controls, orders
-from django_delayq.jobs import parse_id
+from django_delayq.calls import parse_id
 from django_delayq.models import Run, Schedule, ScheduleState
 from tests.app import tasks
 from tests.integration.admin_pages import make

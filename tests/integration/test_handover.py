@@ -12,9 +12,9 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from django_delayq import mirror, orders
+from django_delayq.calls.registry import get_tasks
 from django_delayq.models import Origin, Run, Schedule, Status
 from django_delayq.recurrence import to_ms
-from django_delayq.registry import get_tasks
 from django_delayq.signals import run_finished
 from django_delayq.worker.logs import JsonFormatter
 from tests.acceptance.support import ROOT

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq.commands import COMMAND_TASK
+from django_delayq.calls.commands import COMMAND_TASK
 from django_delayq.importing import ORIGINS, origin
 from django_delayq.models import Schedule
 from tests.support import COMMANDS

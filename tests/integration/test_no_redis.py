@@ -12,7 +12,7 @@ from django.test.utils import instrumented_test_render, setup_test_environment, 
 
 from django_delayq import conf
 from django_delayq.broker import Broker, web
-from django_delayq.compat import task_backends
+from django_delayq.calls.compat import task_backends
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.models import Run, Schedule
 from django_delayq.testing import Runner

@@ -7,7 +7,7 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import ledger
-from django_delayq.capture import listening
+from django_delayq.calls.capture import listening
 from django_delayq.models import Output, Run
 from django_delayq.worker import loop
 from tests.app import tasks

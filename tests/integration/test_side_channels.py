@@ -7,10 +7,11 @@ import pytest
 from django.db import connection, transaction
 from opentelemetry import trace
 
-from django_delayq import orders, signals, tracing
+from django_delayq import orders, signals
 from django_delayq.broker import web
-from django_delayq.capture import listening
-from django_delayq.compat import task_enqueued, task_finished
+from django_delayq.calls import tracing
+from django_delayq.calls.capture import listening
+from django_delayq.calls.compat import task_enqueued, task_finished
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.models import Origin, Output, Run, Schedule
 from tests.app import tasks

@@ -10,8 +10,9 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq import controls, declared, ledger, mirror, registry
-from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task, task_backends
+from django_delayq import controls, declared, ledger, mirror
+from django_delayq.calls import registry
+from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task, task_backends
 from django_delayq.exceptions import UnknownTask
 from django_delayq.models import Control, Declaration, Run, Schedule
 from django_delayq.status import database_side, snapshot

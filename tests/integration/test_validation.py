@@ -13,9 +13,10 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.test import override_settings
 
-from django_delayq import conf, registry
+from django_delayq import conf
 from django_delayq.admin.formfields import zones
-from django_delayq.compat import TaskContext, task
+from django_delayq.calls import registry
+from django_delayq.calls.compat import TaskContext, task
 from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.explain.moment import parse_moment
 from django_delayq.explain.standing import list_next
@@ -464,7 +465,9 @@ def test_a_task_of_an_app_within_an_app_whose_module_is_broken_is_not_blamed_on_
 
 
 def test_a_task_module_that_failed_at_first_offers_its_tasks_once_other_code_has_imported_it(install):
-    name = install("from django_delayq.compat import task\nimport tests.app as x\nx.ready\n@task\ndef run(): pass")
+    name = install(
+        "from django_delayq.calls.compat import task\nimport tests.app as x\nx.ready\n@task\ndef run(): pass"
+    )
     path = f"{name}.tasks.run"
     assert registry.find_task(path) is None
     with pytest.MonkeyPatch.context() as patch:

@@ -5,7 +5,7 @@ import math
 import sys
 from collections import UserDict
 
-from django_delayq.compat import TaskContext, task
+from django_delayq.calls.compat import TaskContext, task
 from tests.app import tasks as app_tasks
 from tests.jobs.support import with_options
 

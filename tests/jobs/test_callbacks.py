@@ -7,7 +7,7 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from django_delayq import ledger, mirror
-from django_delayq.compat import InvalidTask, TaskResultDoesNotExist, task_backends, task_enqueued
+from django_delayq.calls.compat import InvalidTask, TaskResultDoesNotExist, task_backends, task_enqueued
 from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.models import Run
 from django_delayq.orders import run_now

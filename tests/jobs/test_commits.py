@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_delayq import mirror
 from django_delayq.broker import Broker, EntryView
-from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_enqueued
+from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task_enqueued
 from django_delayq.exceptions import WaitRefused
 from django_delayq.mirror import fast
 from django_delayq.models import Run

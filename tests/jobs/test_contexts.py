@@ -8,8 +8,8 @@ import pytest
 from django.core.cache import caches
 from django.utils import timezone, translation
 
-from django_delayq import registry
-from django_delayq.compat import task, task_backends, task_started
+from django_delayq.calls import registry
+from django_delayq.calls.compat import task, task_backends, task_started
 from django_delayq.models import Run, Schedule
 from tests.jobs.support import connected, run_burst
 from tests.support import DAILY_CRON, make_due

@@ -11,7 +11,8 @@ from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 from django_delayq.backend import DelayQBackend
-from django_delayq.compat import (
+from django_delayq.calls import new_tokens, parse_id
+from django_delayq.calls.compat import (
     InvalidTask,
     InvalidTaskBackend,
     Task,
@@ -21,7 +22,6 @@ from django_delayq.compat import (
     task_backends,
 )
 from django_delayq.exceptions import InvalidArguments, UnknownTask
-from django_delayq.jobs import new_tokens, parse_id
 from django_delayq.models import Run
 from django_delayq.recurrence import from_ms
 from tests.acceptance.support import ROOT, command_environment
@@ -390,7 +390,7 @@ def test_what_is_more_urgent_does_not_start_early():
 def test_a_task_may_be_imported_before_the_apps_are_loaded():
     program = (
         "from tests.app.tasks import noop; import django; django.setup(); "
-        "from django_delayq.registry import get_tasks; assert get_tasks()[noop.module_path] is noop"
+        "from django_delayq.calls.registry import get_tasks; assert get_tasks()[noop.module_path] is noop"
     )
     subprocess.run([sys.executable, "-c", program], env=command_environment(), cwd=ROOT, check=True, timeout=600)
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_delayq.compat import TaskResultStatus
+from django_delayq.calls.compat import TaskResultStatus
 from tests.app import tasks as app_tasks
 from tests.faults.simulated_time import SimulatedTime
 from tests.jobs.support import Standing, run_burst

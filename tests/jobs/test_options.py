@@ -7,8 +7,8 @@ import pytest
 from django.core.checks import Error
 
 from django_delayq.backend import DelayQBackend
-from django_delayq.compat import InvalidTaskBackend, task_backends
-from django_delayq.jobs import Options, Retries
+from django_delayq.calls import Options, Retries
+from django_delayq.calls.compat import InvalidTaskBackend, task_backends
 from tests.jobs.support import BACKEND, tasks_setting
 
 WRONG = [

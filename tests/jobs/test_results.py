@@ -8,8 +8,8 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from django_delayq import mirror
-from django_delayq.capture import listening
-from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
+from django_delayq.calls.capture import listening
+from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
 from django_delayq.exceptions import InvalidArguments, ResultTooLarge
 from django_delayq.fields import utcnow
 from django_delayq.models import Output, Run
@@ -86,7 +86,7 @@ def test_the_id_of_another_alias_does_not_exist(settings):
 
 
 def test_the_result_of_a_task_that_is_no_more_does_not_exist(monkeypatch):
-    from django_delayq import registry
+    from django_delayq.calls import registry
 
     result = tasks.echo.enqueue()
     monkeypatch.setattr(registry, "_tasks", {})

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from django_delayq.compat import TaskResultStatus, task_backends, task_finished
+from django_delayq.calls import Retries
+from django_delayq.calls.compat import TaskResultStatus, task_backends, task_finished
+from django_delayq.calls.task import retries_of
 from django_delayq.exceptions import JobHeld, TaskCancelled, TaskTimeout
-from django_delayq.jobs import Retries
-from django_delayq.jobs.task import retries_of
 from django_delayq.worker import loop
 from django_delayq.worker.options import RECYCLE
 from tests.acceptance.support import wait_until

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from django_delayq.backend import DelayQBackend
-from django_delayq.compat import task_finished, task_started
+from django_delayq.calls.compat import task_finished, task_started
 from django_delayq.fields import utcnow
 from tests.app import tasks as app_tasks
 from tests.jobs import tasks

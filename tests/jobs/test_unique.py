@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from django_delayq.compat import TaskResultStatus, task_backends
+from django_delayq.calls import key_hash
+from django_delayq.calls.compat import TaskResultStatus, task_backends
 from django_delayq.exceptions import KeyTaken
-from django_delayq.jobs import key_hash
 from django_delayq.ledger import jobs as ledger_jobs
 from django_delayq.models import Run
 from django_delayq.worker.loop import Worker

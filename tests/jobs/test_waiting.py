@@ -10,8 +10,8 @@ from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
 
 from django_delayq.backend import waiting
-from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
-from django_delayq.context import EXECUTING
+from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
+from django_delayq.calls.context import EXECUTING
 from django_delayq.exceptions import ResultTimeout, WaitRefused
 from tests.acceptance.support import PATIENCE_SECONDS
 from tests.app import tasks as app_tasks

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import django
 
-from django_delayq.compat import task
+from django_delayq.calls.compat import task
 
 from .blocks import ROOT, Block
 

@@ -10,7 +10,7 @@ from django.core.checks import run_checks
 from django.test import override_settings
 
 from django_delayq import conf
-from django_delayq.compat import task_backends
+from django_delayq.calls.compat import task_backends
 
 from . import project
 from .blocks import Block, read

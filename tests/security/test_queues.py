@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from django_delayq import mirror, orders
 from django_delayq.broker import Broker, Shard, keys
-from django_delayq.jobs import parse_id
+from django_delayq.calls import parse_id
 from django_delayq.models import Run, Schedule
 from tests.app import tasks
 from tests.integration.mirroring import schedule

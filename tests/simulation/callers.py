@@ -10,13 +10,13 @@ from datetime import timedelta
 from django.db import connection, transaction
 
 from django_delayq import mirror
-from django_delayq.compat import TaskResultDoesNotExist, task_backends
+from django_delayq.calls import parse_id
+from django_delayq.calls.compat import TaskResultDoesNotExist, task_backends
+from django_delayq.calls.registry import get_task
 from django_delayq.exceptions import BrokerError, ForeignLayout, JobHeld, KeyTaken
-from django_delayq.jobs import parse_id
 from django_delayq.models import Run
 from django_delayq.recurrence import to_ms
 from django_delayq.recurrence.point import micros
-from django_delayq.registry import get_task
 
 from .clock import BEGIN_MS
 from .faults import Broken, Killed, step

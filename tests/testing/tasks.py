@@ -6,7 +6,7 @@ from django.contrib.auth.models import Group
 from django.db import IntegrityError, transaction
 from django.utils.timezone import is_naive, localtime, now
 
-from django_delayq.compat import TaskContext, task
+from django_delayq.calls.compat import TaskContext, task
 from django_delayq.models import Schedule
 
 RUNNER = None

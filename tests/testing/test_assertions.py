@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_delayq.compat import task_backends
+from django_delayq.calls.compat import task_backends
 from django_delayq.models import Schedule
 from django_delayq.recurrence import Cron
 from django_delayq.testing import Runner, next_points

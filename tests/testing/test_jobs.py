@@ -7,7 +7,7 @@ from django.db import transaction
 
 from django_delayq import conf, fields
 from django_delayq.broker import Broker
-from django_delayq.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends, task_finished
+from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends, task_finished
 from django_delayq.exceptions import JobHeld, WaitRefused
 from django_delayq.models import Run, Schedule
 from django_delayq.testing import Runner

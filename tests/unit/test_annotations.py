@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypedDict, 
 import pytest
 from django.db.models import TextChoices
 
-from django_delayq.annotations import choices_of, find_misfit, hints_of, misfits, wanted
+from django_delayq.calls.annotations import choices_of, find_misfit, hints_of, misfits, wanted
 
 if TYPE_CHECKING:
     from nowhere import Missing

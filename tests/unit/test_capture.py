@@ -9,7 +9,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import pytest
 
-from django_delayq.capture import MARGIN, Output, current, listening, new_output
+from django_delayq.calls.capture import MARGIN, Output, current, listening, new_output
 from django_delayq.worker.logs import LogQueue
 from tests.acceptance.support import wait_until
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from django_delayq import history
-from django_delayq.history import MOST_ATTEMPTS, MOST_LINE, MOST_TRACE, MOST_TRACES, NOT_ENDED, Attempt
+from django_delayq.calls import history
+from django_delayq.calls.history import MOST_ATTEMPTS, MOST_LINE, MOST_TRACE, MOST_TRACES, NOT_ENDED, Attempt
 
 
 def kept_of(count: int, trace: str = "trace") -> list[Attempt]:

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_delayq import decorators, periodic
-from django_delayq.compat import task
-from django_delayq.decorators import Declared, ScheduleFields, made
+from django_delayq import periodic
+from django_delayq.calls import decorators
+from django_delayq.calls.compat import task
+from django_delayq.calls.decorators import Declared, ScheduleFields, made
 from django_delayq.exceptions import InvalidArguments, InvalidRecurrence
 from django_delayq.models import Schedule
 from tests.app.tasks import add, flaky, noop
@@ -140,7 +141,9 @@ def test_a_second_schedule_of_a_task_needs_a_name(code: Code) -> None:
 
 
 def test_a_module_that_is_loaded_again_replaces_its_own(code: Code) -> None:
-    source = "from django_delayq.compat import task\n@periodic('{} * * * *')\n@task\ndef again(): ...\nimport sys\n"
+    source = (
+        "from django_delayq.calls.compat import task\n@periodic('{} * * * *')\n@task\ndef again(): ...\nimport sys\n"
+    )
     for minute in (1, 2):
         code.adds(source.format(minute), "tests.app.tasks")
     assert the_one(code).values["cron"] == "2 * * * *"
@@ -152,7 +155,7 @@ def test_it_needs_neither_models_nor_apps_that_are_ready() -> None:
         "from django.conf import settings\n"
         "settings.configure()\n"
         "from django_delayq import periodic\n"
-        "from django_delayq.compat import task\n"
+        "from django_delayq.calls.compat import task\n"
         "import tests.app.tasks as tasks\n"
         "periodic('*/5 * * * *')(tasks.noop)\n"
         "assert 'django_delayq.models' not in sys.modules\n"

@@ -11,7 +11,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from django_delayq import importing, ledger, registry
+from django_delayq import importing, ledger
+from django_delayq.calls import registry
 from django_delayq.declared.values import RECURRENCE, shown, to_json
 from django_delayq.exceptions import DelayQError
 from django_delayq.importing.secrets import hide_secrets, hide_words

@@ -14,9 +14,10 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 from django.utils import autoreload
 
-from django_delayq import conf, ledger, metrics, registry
-from django_delayq.capture import listening
-from django_delayq.compat import task
+from django_delayq import conf, ledger, metrics
+from django_delayq.calls import registry
+from django_delayq.calls.capture import listening
+from django_delayq.calls.compat import task
 from django_delayq.exceptions import DelayQError, OutdatedRelease
 from django_delayq.ledger import sqlite
 from django_delayq.metrics import server

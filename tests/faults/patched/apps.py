@@ -59,7 +59,7 @@ def _asks_who_lives(seconds: str) -> None:
 
 def _lacks(path: str) -> None:
     """The code of this worker does not have a task yet, or not any more."""
-    from django_delayq import registry
+    from django_delayq.calls import registry
 
     discover = registry._discover
 

@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from django_delayq.compat import task
-from django_delayq.decorators import periodic
+from django_delayq.calls.compat import task
+from django_delayq.calls.decorators import periodic
 
 
 @task

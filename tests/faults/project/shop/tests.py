@@ -16,8 +16,8 @@ from django.test import LiveServerTestCase, TestCase, TransactionTestCase
 from django.utils import timezone
 
 from django_delayq import orders
-from django_delayq.compat import task_backends
-from django_delayq.jobs import parse_id
+from django_delayq.calls import parse_id
+from django_delayq.calls.compat import task_backends
 from django_delayq.models import Run, Schedule
 from django_delayq.testing import Runner
 from shop import child

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..compat import AnyTask, InvalidTask, Task
+from .compat import AnyTask, InvalidTask, Task
 from .options import Retries, checked
 
 if TYPE_CHECKING:

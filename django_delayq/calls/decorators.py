@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
+from ..exceptions import InvalidRecurrence
+from ..recurrence import Cron, Every, Once, Policies, Recurrence, Windowed, parse_every
+from ..recurrence.zone import get_zone, instant_of
+from ..spelling import did_you_mean
+from ..validators import validate_json
 from . import registry
 from .compat import AnyTask, is_task
-from .exceptions import InvalidRecurrence
-from .recurrence import Cron, Every, Once, Policies, Recurrence, Windowed, parse_every
-from .recurrence.zone import get_zone, instant_of
-from .spelling import did_you_mean
-from .validators import validate_json
 
 T = TypeVar("T", bound=AnyTask)
 LONGEST_NAME = 200

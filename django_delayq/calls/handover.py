@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from django.core.exceptions import ImproperlyConfigured
 
+from ..exceptions import HandoverRefused
+from ..redaction import redact_text
+from ..spelling import did_you_mean
 from .compat import AnyTask, InvalidTask, task_backends
-from .exceptions import HandoverRefused
-from .redaction import redact_text
-from .spelling import did_you_mean
 
 #: The reason of a run whose task another backend has accepted.
 REASON = "handed_over"

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from ..compat import InvalidTaskBackend
 from ..spelling import did_you_mean
+from .compat import InvalidTaskBackend
 
 DAY_SECONDS = 86_400.0
 MAX_SECONDS = 366 * DAY_SECONDS

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from ..compat import AnyTask, task_backends
 from ..exceptions import UnknownTask
+from .compat import AnyTask, task_backends
 from .options import Options, Retries
 from .task import retries_of
 

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, overload
 
+from ..setting_rules import MEMORY
 from .compat import AnyTask, InvalidTask, is_task
-from .setting_rules import MEMORY
 
 T = TypeVar("T", bound=Callable[..., Any] | AnyTask)
 PROCESS = "process"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from .compat import TaskContext
 
 if TYPE_CHECKING:
-    from .models import Schedule
-    from .worker.held import Held
+    from ..models import Schedule
+    from ..worker.held import Held
 
 #: What the present context executes.
 EXECUTING: "ContextVar[Held | None]" = ContextVar("delayq_executing", default=None)

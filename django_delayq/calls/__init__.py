@@ -1,7 +1,7 @@
 """What a job is: its task, its options, its call and its result. Reads no server and no database."""
 
-from ..context import JobContext
-from .calls import Call, call_of
+from .call import Call, call_of
+from .context import JobContext
 from .options import Options, Retries
 from .results import TOO_LARGE, JobResult, as_called, key_hash, new_result, new_tokens, parse_id, result_id
 from .task import DelayQTask

@@ -1,7 +1,7 @@
 """What follows an end: the task that `on_success` or `on_failure` names. Enqueues nothing."""
 
-from .. import registry
-from ..compat import AnyTask, InvalidTask, is_task
+from . import registry
+from .compat import AnyTask, InvalidTask, is_task
 
 NAMES = ("on_success", "on_failure")
 

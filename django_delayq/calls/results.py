@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from .. import conf
-from ..compat import AnyResult, AnyTask, TaskError, TaskResultStatus
 from ..exceptions import ResultTooLarge
-from ..history import Attempt, path_of_title
 from ..recurrence import from_ms, to_ms
+from .compat import AnyResult, AnyTask, TaskError, TaskResultStatus
+from .history import Attempt, path_of_title
 from .task import as_enqueued
 
 LENGTH = 22

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 from django.apps import AppConfig, apps
 from django.core.signals import setting_changed
 
-from . import conf
+from .. import conf
+from ..exceptions import InvalidArguments, UnknownTask
+from ..redaction import redact_signature
+from ..spelling import did_you_mean
 from .commands import COMMAND_TASK
 from .compat import AnyTask, is_task
-from .exceptions import InvalidArguments, UnknownTask
-from .redaction import redact_signature
-from .spelling import did_you_mean
 
 #: What delivers one message of an alert.
 ALERT_TASK = "django_delayq.tasks.deliver_alert"
@@ -134,7 +134,7 @@ def _forget(*, setting: str, **kwargs: Any) -> None:
         _tasks = None
 
 
-setting_changed.connect(_forget, dispatch_uid="django_delayq.registry")
+setting_changed.connect(_forget, dispatch_uid="django_delayq.calls.registry")
 
 
 def summary(task: AnyTask) -> str:

@@ -24,8 +24,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .. import conf
-from ..exceptions import CommandFailed
+from ... import conf
+from ...exceptions import CommandFailed
 
 POLL_SECONDS = 0.1
 #: Between SIGTERM and SIGKILL; at most half of TIMEOUT_GRACE_SECONDS.

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from . import conf
-from .side_channels import Guard
+from .. import conf
+from ..side_channels import Guard
 
 #: What is carried: W3C's headers. Not `baggage`: nobody knows what a project puts there, and Redis would show it.
 PARENT, STATE = "traceparent", "tracestate"

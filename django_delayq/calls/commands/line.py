@@ -16,9 +16,9 @@ from typing import Any
 from django.core.management import get_commands, load_command_class
 from django.core.management.base import BaseCommand, CommandParser
 
-from .. import conf
-from ..exceptions import InvalidArguments
-from ..spelling import did_you_mean
+from ... import conf
+from ...exceptions import InvalidArguments
+from ...spelling import did_you_mean
 
 #: Options of every command that would choose what is imported.
 _CHOOSE_CODE = ("--settings", "--pythonpath")
