@@ -24,7 +24,7 @@ def member_of(schedule_pk: int) -> str:
 def member_of_run(run: AnyRun) -> str:
     """Return the member of a row: of a job or a backfilled point `j<pk>`, of any other `r<pk>`.
 
-    They are in two lanes: see `broker/lua/_prelude.lua`, Note [Lanes].
+    They are in two lanes: see `index/lua/_prelude.lua`, Note [Lanes].
     """
     return f"{'j' if run.origin in (Origin.JOB, Origin.BACKFILL) else 'r'}{run.pk}"
 

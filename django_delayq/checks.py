@@ -13,8 +13,7 @@ from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.core.management import get_commands
 from django.db import connections, router
 
-from . import broker, conf, declared, ledger
-from .broker import aliases, engine, probe
+from . import conf, declared, index, ledger
 from .calls import isolation, registry
 from .calls.call import alias_for
 from .calls.isolation import isolation_of
@@ -22,6 +21,7 @@ from .declared.sync import said
 from .declared.values import declared_schedule
 from .exceptions import BrokerError
 from .fields import utcnow
+from .index import aliases, engine, probe
 from .ledger.sqlite import WANTED, lacking
 from .models import Declaration, Run, Schedule, ScheduleState, Tombstone
 from .recurrence import zone
@@ -80,7 +80,7 @@ def _mirrors() -> bool:
     """
     mirrors = conf.get_config().mirror
     if mirrors:
-        broker.connector(timeout_seconds=1)
+        index.connector(timeout_seconds=1)
     return mirrors
 
 
@@ -194,7 +194,7 @@ def check_server() -> Found:
     """Look at the servers, as a worker does at its start. Redis that does not answer is a warning, never an error."""
     if not _mirrors():
         return
-    client = broker.Broker(timeout_seconds=TIMEOUT_SECONDS, worker="checks")
+    client = index.Broker(timeout_seconds=TIMEOUT_SECONDS, worker="checks")
     try:
         looks, keeps_nothing = engine.look(client), engine.keeps_nothing(client)
     except BrokerError as error:

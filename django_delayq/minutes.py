@@ -19,11 +19,11 @@ from typing import NamedTuple
 from django.utils.translation import gettext_noop
 
 from . import ledger
-from .broker import Broker, MinuteCounts
-from .broker.web import ask
-from .counters import LAG, MISSED, Counts, Tally, add_up, percentile
 from .exceptions import BrokerError
 from .fields import utcnow
+from .index import Broker, MinuteCounts
+from .index.counters import LAG, MISSED, Counts, Tally, add_up, percentile
+from .index.web import ask
 from .recurrence import from_ms, to_ms
 
 MINUTE_MS = 60_000

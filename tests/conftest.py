@@ -179,7 +179,7 @@ def web_timeout() -> Iterator[float]:
     And have none that prunes leave the database to others, of which there are none.
     """
     from django_delayq import pruning
-    from django_delayq.broker import web
+    from django_delayq.index import web
     from django_delayq.worker import upkeep
 
     shipped = web.TIMEOUT_SECONDS
@@ -225,8 +225,8 @@ def prefix(request: pytest.FixtureRequest) -> Iterator[str | None]:
     settings = request.getfixturevalue("settings")
     name = f"t{os.getpid()}-{next(_numbers)}"
     settings.DELAYQ = {**settings.DELAYQ, "PREFIX": name}
-    from django_delayq.broker import Broker
-    from django_delayq.broker.web import forget_broker
+    from django_delayq.index import Broker
+    from django_delayq.index.web import forget_broker
     from django_delayq.mirror import layout
 
     layout._known.clear()
@@ -244,7 +244,7 @@ def prefix(request: pytest.FixtureRequest) -> Iterator[str | None]:
 @pytest.fixture
 def broker(prefix: str) -> Iterator[Any]:
     """A broker of the test's prefix."""
-    from django_delayq.broker import Broker
+    from django_delayq.index import Broker
 
     made = Broker(timeout_seconds=5, worker="test")
     yield made

@@ -24,7 +24,7 @@ PLACES = {
     "after_judge": ("after", "worker.trip:judge"),  # definitions and rows are loaded, nothing was started
     "before_ledger": ("before", "ledger:record"),  # outcomes are there, nothing was written
     "after_ledger": ("after", "ledger:record"),  # the transaction is committed, Redis was not settled
-    "after_settle": ("after", "broker.broker:Broker.settle"),  # Redis has the next points
+    "after_settle": ("after", "index.broker:Broker.settle"),  # Redis has the next points
     "before_mirror": ("before", "mirror.fast:_attempt"),  # a web process has committed, Redis does not know yet
     "during_pruning": ("after", "ledger.pruning:delete_with_outputs"),  # their horizon is not noted
     "after_pruning": ("after", "ledger:prune"),  # the transaction of a batch is committed, nothing was told

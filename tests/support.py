@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.db import transaction
 
 from django_delayq import mirror
-from django_delayq.broker import Broker
+from django_delayq.index import Broker
 from django_delayq.models import Schedule
 from django_delayq.recurrence import Recurrence, from_ms, to_ms
 from django_delayq.worker.loop import Worker

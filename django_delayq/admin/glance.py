@@ -29,7 +29,7 @@ from .filters import used_by
 from .recent import dots, recent
 
 if TYPE_CHECKING:
-    from ..broker import EntryView
+    from ..index import EntryView
 
 #: A worker that sleeps until a point claims it within this time; before that nothing is late.
 SLACK = timedelta(seconds=1)

@@ -11,12 +11,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from .. import conf, ledger
-from ..broker.web import ask
 from ..calls import call_of
 from ..calls.call import backend_of
 from ..calls.registry import get_task
 from ..exceptions import BrokerError, UnknownTask
 from ..fields import utcnow
+from ..index.web import ask
 from ..models import Cancellation, Run, Schedule, Status
 from ..plain import plain
 from ..status.redis_side import read_redis

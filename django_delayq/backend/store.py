@@ -16,11 +16,11 @@ from typing import Any
 from django.db import IntegrityError, connections, transaction
 
 from .. import conf, ledger, mirror
-from ..broker import Broker
 from ..calls import as_called, parse_id
 from ..calls.compat import AnyResult, TaskResultDoesNotExist, task_enqueued
 from ..exceptions import JobHeld, KeyTaken
 from ..fields import utcnow
+from ..index import Broker
 from ..models import Run, Status
 from ..recurrence import from_ms, to_ms
 from ..rows import RunRow

@@ -5,8 +5,8 @@ from datetime import datetime, tzinfo
 from django.utils.translation import gettext as _
 
 from .. import conf
-from ..broker import EntryView, web
 from ..exceptions import BrokerError
+from ..index import EntryView, web
 from ..recurrence.point import known_ms
 from .outcome import shown
 

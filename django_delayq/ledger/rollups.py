@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from django.db.models import QuerySet
 
-from ..counters import Counts, Key, Tally, add_up
+from ..index.counters import Counts, Key, Tally, add_up
 from ..models import Rollup
 from .bulk import database, writing
 

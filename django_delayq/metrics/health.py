@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import Error, connections
 
 from .. import conf, ledger
-from ..broker.web import ask
 from ..exceptions import BrokerError
+from ..index.web import ask
 
 if TYPE_CHECKING:  # the web does without
     from ..worker.loop import Worker

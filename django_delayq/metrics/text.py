@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..counters import BOUNDS_MS, LAG, LAG_SUM, RAN, RAN_SUM, Counts, outcomes
+from ..index.counters import BOUNDS_MS, LAG, LAG_SUM, RAN, RAN_SUM, Counts, outcomes
 
 __all__ = ["CONTENT_TYPE_LATEST", "Gauges", "counted", "counter", "text_of"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from enum import Enum
 
 from .. import chain
-from ..broker import Broker, EntryView
-from ..broker.keys import LONGEST_WAIT_MS
+from ..index import Broker, EntryView
+from ..index.keys import LONGEST_WAIT_MS
 from .read import Wanted, keys_of, read_wanted
 from .write import write_wanted
 

@@ -8,8 +8,8 @@ from operator import sub
 from django.db.models import Q
 
 from .. import ledger
-from ..broker import Broker
 from ..fields import utcnow
+from ..index import Broker
 from ..models import Condition, Schedule, ScheduleState, Tombstone
 from ..recurrence.point import EPOCH
 from .swept import read_last

@@ -9,8 +9,8 @@ from typing import Any
 from django.db import connections, transaction
 
 from .. import chain, conf
-from ..broker import Broker, EntryView, web
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout, OtherLayout
+from ..index import Broker, EntryView, web
 from ..models import Schedule
 from ..rows import AnyRun
 from .layout import check_layout

@@ -35,8 +35,8 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 from .. import conf, ledger
-from ..broker import Broker
 from ..exceptions import ForeignLayout, OtherLayout, OutdatedRelease, PendingMigrations
+from ..index import Broker
 from ..models import Schedule
 
 APP = "django_delayq"

@@ -24,7 +24,7 @@ from django.db import connections
 from django.db.models import Max, Q
 
 from .. import ledger
-from ..broker import Broker
+from ..index import Broker
 from ..models import Run, Status
 from .layout import check_layout
 from .runs import put_runs

@@ -10,7 +10,7 @@ from django.db import transaction
 from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
 
 from .. import chain, conf, ledger
-from ..broker import Definition
+from ..index import Definition
 from ..models import Condition, Schedule, ScheduleState, Tombstone
 from ..models.versions import moved, next_generation
 from ..recurrence import to_ms, wake_at

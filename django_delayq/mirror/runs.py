@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from .. import chain, ledger
-from ..broker import Broker, Definition, EntryView, Index, Shard
-from ..broker.keys import LONGEST_WAIT_MS, Mode
 from ..grouping import grouped
+from ..index import Broker, Definition, EntryView, Index, Shard
+from ..index.keys import LONGEST_WAIT_MS, Mode
 from ..models import Origin
 from ..recurrence import to_ms
 from ..rows import AnyRun

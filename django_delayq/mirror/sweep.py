@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .. import chain, ledger
-from ..broker import Broker, Shard
+from ..index import Broker, Shard
 from ..models import Run, Schedule, Tombstone
 from .compare import compare
 from .layout import check_layout

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
-from ..broker import Broker
+from ..index import Broker
 from ..recurrence import from_ms
 from .layout import check_layout, fingerprint, store_layout
 from .sweep import Report, full_sweep

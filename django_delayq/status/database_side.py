@@ -9,10 +9,10 @@ from django.db import connections
 from django.db.models import Case, Count, QuerySet, Value, When
 
 from .. import chain, conf, ledger, mirror, pruning
-from ..broker import Broker
 from ..calls import handover, registry
 from ..exceptions import ForeignLayout
 from ..fields import utcnow
+from ..index import Broker
 from ..models import Condition, Origin, Schedule, ScheduleState, Tombstone
 from .snapshot import MOST_COUNTED, MOST_READ, MOST_UNKNOWN, Comparison, DatabaseView, Named, Unnamed
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..counters import DISCARDED
+from ..index.counters import DISCARDED
 from ..minutes import OVERLOAD
 from ..models import Control, explain_wait
 from .snapshot import (

@@ -12,10 +12,10 @@ from django.db import DatabaseError, InterfaceError, connections
 from django.utils.translation import gettext as _
 
 from .. import conf, ledger, minutes
-from ..broker import Broker
-from ..broker.web import ask
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, MissingTables
 from ..fields import utcnow
+from ..index import Broker
+from ..index.web import ask
 from ..models import Control, Schedule
 from ..redaction import redact_text
 from .database_side import compare, count_all, find_unknown, reach_database

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..broker import Broker, Shard, Stats
+from ..index import Broker, Shard, Stats
 from .snapshot import RedisView, ServerView, ShardView, WorkerView
 
 

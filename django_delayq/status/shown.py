@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..counters import LAG, Counts, by_queue, outcomes, percentile
+from ..index.counters import LAG, Counts, by_queue, outcomes, percentile
 from ..models import Control
 from .judge import exit_status, find_remarks, format_span
 from .snapshot import MOST_COUNTED, Named, Problem, QueueView, Snapshot

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from ..counters import Counts
+from ..index.counters import Counts
 from ..minutes import Load
 from ..mirror import LIVE_SECONDS, Drift
 from ..models import Control

@@ -16,8 +16,8 @@ from itertools import count
 
 from django.db import Error
 
-from ..broker import Shard
 from ..exceptions import BrokerError, DelayQError
+from ..index import Shard
 from ..worker.calling import execute, give_up
 from ..worker.dispatch import Controls, Dispatcher
 from ..worker.held import Held, LeaseKeeper

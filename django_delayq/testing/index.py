@@ -9,10 +9,10 @@ from itertools import zip_longest
 from typing import Any
 
 from .. import conf
-from ..broker import Broker, Claim, Definition, Entry, Settled, Settlement, Shard
-from ..broker.keys import Mode
 from ..chain import member_of_run
 from ..fields import utcnow
+from ..index import Broker, Claim, Definition, Entry, Settled, Settlement, Shard
+from ..index.keys import Mode
 from ..recurrence import to_ms
 from ..rows import AnyRun
 

@@ -22,7 +22,7 @@ from ..calls.context import EXECUTING
 from ..calls.handover import REASON as REASON_HANDED_OVER
 from ..calls.history import from_json
 from ..calls.results import local
-from ..counters import MISSED, TOO_LATE, Counts
+from ..index.counters import MISSED, TOO_LATE, Counts
 from ..ledger import Outcome
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN

@@ -19,11 +19,11 @@ from datetime import datetime
 from django.db import DatabaseError, Error, connections
 
 from .. import ledger, mirror
-from ..broker import Shard
 from ..conf import Config
 from ..exceptions import BrokerError, ForeignLayout
 from ..fields import utcnow
 from ..grouping import grouped
+from ..index import Shard
 from ..ledger import HeldBack
 from .held import AGAIN_MS, Held, Verdicts
 from .isolation import Isolation

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import Error
 
 from .. import chain
-from ..broker import Entry, Settlement, Shard
 from ..calls import Call, tracing
 from ..calls.capture import Output
 from ..calls.compat import AnyTask
 from ..exceptions import BrokerError
 from ..grouping import grouped
+from ..index import Entry, Settlement, Shard
 from ..ledger import Outcome, keep_former
 from ..models import Status
 from ..recurrence import Skip, from_ms, to_ms

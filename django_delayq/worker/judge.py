@@ -68,12 +68,12 @@ from datetime import datetime, timedelta
 from django.db import DatabaseError
 
 from .. import chain, ledger
-from ..broker import Index
 from ..calls import call_of
 from ..calls.call import backend_of
 from ..calls.compat import AnyTask
 from ..calls.registry import get_task
 from ..exceptions import InvalidRecurrence, UnknownTask
+from ..index import Index
 from ..ledger import Outcome, Won, version_of
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN

@@ -19,10 +19,10 @@ from typing import Any
 from django.db import connections
 
 from .. import pings
-from ..broker import Broker, Shard
 from ..calls import tracing
 from ..exceptions import BrokerError
 from ..fields import utcnow
+from ..index import Broker, Shard
 from . import spans
 from .calling import execute, give_up
 from .dispatch import Claims, Controls, Dispatcher

@@ -31,9 +31,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from django.db import DatabaseError, DataError, Error, IntegrityError
 
 from .. import ledger
-from ..broker import Broker, MinuteCounts, Shard
-from ..counters import DISCARDED, Counts
 from ..exceptions import BrokerError
+from ..index import Broker, MinuteCounts, Shard
+from ..index.counters import DISCARDED, Counts
 from .held import Held, LeaseKeeper
 from .timers import Timers
 from .trip import TABLES, Trip

@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Sequence
 
-from ..broker import Broker, Shard
+from ..index import Broker, Shard
 
 #: How often to ask how many live, and what time it is; at first sooner, because a fleet starts at the same time. A
 #: worker that has said so for the last time two and a half heartbeats ago is dead.

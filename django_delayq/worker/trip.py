@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from django.db import DatabaseError
 
 from .. import chain, ledger, mirror
-from ..broker import Index, Shard
-from ..counters import Counts
 from ..exceptions import InvalidRecurrence
+from ..index import Index, Shard
+from ..index.counters import Counts
 from ..ledger import Outcome, Won, version_of
 from ..models import Run, Schedule, ScheduleState, Status
 from ..models.run import OPEN

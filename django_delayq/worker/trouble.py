@@ -9,8 +9,8 @@ from contextlib import suppress
 from django.db import Error, InternalError, ProgrammingError, connections
 
 from .. import ledger
-from ..broker import Broker, Shard
 from ..exceptions import BrokerError, DamagedKeys
+from ..index import Broker, Shard
 
 logger = logging.getLogger("django_delayq.worker")
 

@@ -24,7 +24,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, Error, connections
 
 from .. import alerts, conf, ledger, minutes, mirror, pruning
-from ..broker import Broker, Shard, probe
 from ..calls import tracing
 from ..exceptions import (
     BrokerError,
@@ -36,6 +35,7 @@ from ..exceptions import (
     PendingMigrations,
     UnfitServer,
 )
+from ..index import Broker, Shard, probe
 from ..redaction import redact_text
 from .trouble import Backoff, forget_frames, repair
 

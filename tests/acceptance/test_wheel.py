@@ -26,7 +26,7 @@ call_command("migrate", verbosity=0)
 from django.contrib.staticfiles import finders
 from django.template.loader import get_template
 from django_delayq import RunContext, broker
-from django_delayq.broker import scripts
+from django_delayq.index import scripts
 from django_delayq.models import Run, Schedule
 assert [scripts.load(name) for name in scripts.NAMES]
 assert Schedule.objects.count() == Run.objects.count() == 0

@@ -174,7 +174,7 @@ def main() -> None:
 def measure(options: argparse.Namespace) -> None:
     """Make all steps."""
     from django_delayq import mirror
-    from django_delayq.broker import Broker
+    from django_delayq.index import Broker
     from django_delayq.models import Schedule
 
     broker = Broker(timeout_seconds=30)

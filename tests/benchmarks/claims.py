@@ -20,7 +20,7 @@ YEAR_MS = 365 * 86_400_000
 
 def fill(broker: Any, shard: Any, members: int, points: int) -> None:
     """Have so many members in the shard, of which some are due."""
-    from django_delayq.broker.keys import Definition
+    from django_delayq.index.keys import Definition
 
     broker.swap_epochs([shard], None, "bench")
     now, every = broker.now_ms(), members // points
@@ -34,7 +34,7 @@ def fill(broker: Any, shard: Any, members: int, points: int) -> None:
 
 def trip(broker: Any, shard: Any, requests: Iterator[int]) -> tuple[float, float]:
     """Claim and settle all that is due; return the microseconds a point, of the caller and of the server."""
-    from django_delayq.broker.keys import Settlement
+    from django_delayq.index.keys import Settlement
 
     broker.client.config_resetstat()
     limit, done, began = broker.config.batch_size, 0, time.perf_counter()
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     set_up()
-    from django_delayq.broker import Broker
+    from django_delayq.index import Broker
 
     broker = Broker(timeout_seconds=30, worker="bench")
     (shard,) = broker.shards(["default"])

@@ -145,7 +145,7 @@ def main() -> None:
     options = parser.parse_args()
     with redis_of_its_own(shards=options.shards, cluster=options.cluster, HISTORY_DAYS=options.history_days):
         from django_delayq import mirror
-        from django_delayq.broker import Broker
+        from django_delayq.index import Broker
 
         prepare(options)
         broker = Broker(timeout_seconds=30)

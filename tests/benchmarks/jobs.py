@@ -23,7 +23,7 @@ def bare(broker: Any) -> Callable[[int], None]:
     """Return what inserts so many rows like that of the newest job, and tells Redis of them once."""
     from django.db import connection, transaction
 
-    from django_delayq.broker.keys import Shard, all_keys
+    from django_delayq.index.keys import Shard, all_keys
     from django_delayq.ledger.jobs import NEW_JOB
     from django_delayq.models import Run
 
@@ -87,7 +87,7 @@ def main() -> None:
     options = parser.parse_args()
 
     set_up()
-    from django_delayq.broker import Broker
+    from django_delayq.index import Broker
     from tests.app.tasks import noop
 
     broker, few = Broker(timeout_seconds=5), options.jobs // 4

@@ -98,7 +98,7 @@ def main() -> None:
 def measure(options: argparse.Namespace) -> None:
     """Fill the database where it is empty, and measure with each number of workers."""
     from django_delayq import mirror
-    from django_delayq.broker import Broker
+    from django_delayq.index import Broker
     from django_delayq.models import Schedule
 
     began = time.monotonic()

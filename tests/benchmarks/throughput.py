@@ -58,8 +58,8 @@ def main() -> None:
 
     set_up()
     from django_delayq import conf, ledger, mirror
-    from django_delayq.broker import Broker
     from django_delayq.calls.capture import listening
+    from django_delayq.index import Broker
     from django_delayq.models import Run
     from django_delayq.worker import trip, upkeep
     from django_delayq.worker.loop import Worker

@@ -10,9 +10,9 @@ import redis
 from django.core.management import call_command
 from django.test import override_settings
 
-from django_delayq.broker import Broker
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerUnavailable
+from django_delayq.index import Broker
 from django_delayq.models import Run, Schedule
 from tests.acceptance.processes import first_look
 from tests.acceptance.support import wait_until

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 from django_delayq import fields, rows
-from django_delayq.broker import Broker, scripts
+from django_delayq.index import Broker, scripts
 from django_delayq.recurrence import from_ms
 from django_delayq.worker import calling
 

@@ -6,8 +6,8 @@ import time
 import pytest
 from django.db.models import Max
 
-from django_delayq.broker import Shard
 from django_delayq.fields import utcnow
+from django_delayq.index import Shard
 from django_delayq.models import Run
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import SECOND, schedules

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from django_delayq import conf
-from django_delayq.broker import Broker
+from django_delayq.index import Broker
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import mixture, schedules
 from tests.faults.harness.shapes import PRIMARIES, Cluster

@@ -9,10 +9,10 @@ from shutil import copyfile
 
 import pytest
 
-from django_delayq.broker import Broker
 from django_delayq.calls import registry
 from django_delayq.calls.compat import task
 from django_delayq.embedded import EmbeddedServer
+from django_delayq.index import Broker
 from django_delayq.models import Run, Schedule
 from django_delayq.recurrence import to_ms
 from tests.acceptance.support import wait_until

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import connection, connections, transaction
 
 from django_delayq import orders
-from django_delayq.broker import Broker
+from django_delayq.index import Broker
 from django_delayq.models import Run, Schedule, Tombstone
 from tests.acceptance.support import ROOT, wait_until
 from tests.faults.harness.load import schedules

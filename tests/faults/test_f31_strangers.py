@@ -15,7 +15,7 @@ import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
 
-from django_delayq.broker import Broker
+from django_delayq.index import Broker
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from tests.acceptance.support import ROOT, wait_until
 from tests.faults.harness.load import schedules

@@ -8,7 +8,7 @@ import pytest
 from django.core.management import call_command
 
 from django_delayq import mirror
-from django_delayq.broker import keys
+from django_delayq.index import keys
 from django_delayq.status import looking
 from django_delayq.status.snapshot import ShardView, WorkerView
 

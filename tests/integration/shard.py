@@ -6,8 +6,8 @@ import itertools
 import math
 import time
 
-from django_delayq.broker import Broker, Shard, keys
-from django_delayq.broker import broker as broker_module
+from django_delayq.index import Broker, Shard, keys
+from django_delayq.index import broker as broker_module
 from tests.acceptance.support import PATIENCE_SECONDS
 
 PLACE = Shard("default", 0)

@@ -8,10 +8,10 @@ import pytest
 from django.test import Client
 
 from django_delayq import ledger, minutes
-from django_delayq.broker import MinuteCounts, keys, web
-from django_delayq.broker.web import forget_broker
-from django_delayq.counters import Counts
 from django_delayq.fields import utcnow
+from django_delayq.index import MinuteCounts, keys, web
+from django_delayq.index.counters import Counts
+from django_delayq.index.web import forget_broker
 from django_delayq.models import ScheduleState
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions

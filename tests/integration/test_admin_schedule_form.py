@@ -7,7 +7,7 @@ import pytest
 from croniter import croniter
 from django.contrib.admin.models import LogEntry
 
-from django_delayq.broker import web
+from django_delayq.index import web
 from django_delayq.models import Schedule
 from django_delayq.recurrence import cron
 from tests.faults.harness.servers import pointing_at

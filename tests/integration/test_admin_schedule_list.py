@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from django.db import connection
 
 from django_delayq import declared, mirror
-from django_delayq.broker import keys
+from django_delayq.index import keys
 from django_delayq.models import Condition, Declaration, Run, Schedule, ScheduleState, Tag, read_tags
 from django_delayq.recurrence import to_ms
 from tests.integration.admin_pages import ADD, HOSTILE, LIST, change_url, client_for, errors, fields, make, text_of

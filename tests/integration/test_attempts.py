@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_delayq import ledger, mirror
-from django_delayq.broker import Broker
 from django_delayq.calls.history import NOT_ENDED
+from django_delayq.index import Broker
 from django_delayq.ledger import attempts_of
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.recurrence import to_ms

@@ -12,10 +12,10 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from django_delayq.broker import Broker, Definition, Settlement, Shard, keys, scripts
-from django_delayq.broker import broker as broker_module
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import DamagedKeys
+from django_delayq.index import Broker, Definition, Settlement, Shard, keys, scripts
+from django_delayq.index import broker as broker_module
 from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, listening, names_of
 from tests.support import count_keys
 
@@ -262,7 +262,7 @@ def test_a_hint_is_published_only_for_an_earlier_head(shard, call, head):
 
 @pytest.mark.parametrize("name", scripts.NAMES)
 def test_each_script_tells_purpose_keys_arguments_replies_cost_and_why_it_is_one(name):
-    lines = files("django_delayq.broker").joinpath("lua", f"{name}.lua").read_text("utf-8").splitlines()
+    lines = files("django_delayq.index").joinpath("lua", f"{name}.lua").read_text("utf-8").splitlines()
     comment = list(lines[: next(i for i, line in enumerate(lines) if not line.startswith("--"))])
     titles = [match[1] for line in comment if (match := re.match(r"-- ([A-Z][A-Z ]+[A-Z])\s", line))]
     assert tuple(titles) == HEADER
@@ -274,7 +274,7 @@ def test_each_script_belongs_to_exactly_one_method():
     for node in ast.walk(ast.parse(inspect.getsource(Broker).lstrip())):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in methods:
             called += [arg.value for arg in node.args[:2] if isinstance(arg, ast.Constant)]
-    folder = files("django_delayq.broker").joinpath("lua")
+    folder = files("django_delayq.index").joinpath("lua")
     there = {path.name.removesuffix(".lua") for path in folder.iterdir() if not path.name.startswith("_")}
     assert sorted(called) == sorted(there) == sorted(scripts.NAMES)
 

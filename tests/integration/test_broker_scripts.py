@@ -5,7 +5,7 @@ Tests of `index` hold the scripts and the memory against each other; tests of `s
 
 import pytest
 
-from django_delayq.broker import Definition, Settlement, Shard
+from django_delayq.index import Definition, Settlement, Shard
 from tests.integration.shard import LEASE_MS, PLACE, about, names_of
 
 # -- claim

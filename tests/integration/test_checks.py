@@ -16,7 +16,7 @@ from tests.faults.harness.servers import Server, pointing_at
 
 BACKEND = "django_redis.cache.RedisCache"
 CORE = "django.core.cache.backends.redis.RedisCache"
-CLUSTER = {"CONNECTION_FACTORY": "django_delayq.broker.connection.ClusterConnectionFactory"}
+CLUSTER = {"CONNECTION_FACTORY": "django_delayq.index.connection.ClusterConnectionFactory"}
 SENTINELS = {"SENTINELS": [("127.0.0.1", 1)]}
 CLOSED = "redis://127.0.0.1:1/0"
 

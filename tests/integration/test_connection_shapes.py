@@ -8,13 +8,13 @@ from django.core.management import call_command
 from django.test import override_settings
 from redis.cluster import RedisCluster
 
-from django_delayq.broker import Broker, ClusterConnectionFactory, connector
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerError, BrokerUnavailable
+from django_delayq.index import Broker, ClusterConnectionFactory, connector
 from tests.faults.harness.shapes import Cluster, free_ports
 from tests.integration.mirroring import attempts
 
-CLUSTER = {"CONNECTION_FACTORY": "django_delayq.broker.connection.ClusterConnectionFactory"}
+CLUSTER = {"CONNECTION_FACTORY": "django_delayq.index.connection.ClusterConnectionFactory"}
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from django_delayq import conf, mirror, orders
-from django_delayq.broker import Broker, Definition, Shard
 from django_delayq.exceptions import OtherLayout, OutdatedRelease, PendingMigrations
+from django_delayq.index import Broker, Definition, Shard
 from django_delayq.mirror import layout, swept
 from django_delayq.models import Run
 from django_delayq.worker.loop import Worker

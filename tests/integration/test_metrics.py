@@ -23,7 +23,7 @@ from prometheus_client import Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_delayq import conf, metrics
-from django_delayq.broker import web
+from django_delayq.index import web
 from django_delayq.metrics import health, server, views
 from django_delayq.metrics.server import Server, pages_of
 from django_delayq.models import Schedule

@@ -12,7 +12,7 @@ from django.db.models import F
 from django.test import override_settings
 
 from django_delayq import mirror, orders
-from django_delayq.broker import web
+from django_delayq.index import web
 from django_delayq.mirror import fast
 from django_delayq.models import Schedule, Status, Tombstone
 from tests.integration.mirroring import absent, attempts, blackhole, mirrored, schedule, view, visitors

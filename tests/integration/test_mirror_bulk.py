@@ -8,7 +8,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import mirror
-from django_delayq.broker import Broker
+from django_delayq.index import Broker
 from django_delayq.mirror import fast, pages, sweep, write
 from django_delayq.models import Schedule, Tombstone
 from tests.integration.mirroring import absent, at_once, lose, mirrored, schedule

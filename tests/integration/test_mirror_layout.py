@@ -6,8 +6,8 @@ import pytest
 from django.core.management import CommandError
 
 from django_delayq import conf, mirror
-from django_delayq.broker import Broker, Definition
 from django_delayq.exceptions import ForeignLayout, OtherLayout
+from django_delayq.index import Broker, Definition
 from django_delayq.models import Schedule, ScheduleState
 from tests.integration.mirroring import absent, lose, mirrored, schedule, set_due, stored
 from tests.support import count_keys, said

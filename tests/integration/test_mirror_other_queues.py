@@ -7,8 +7,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_delayq import mirror
-from django_delayq.broker import Broker, Shard
 from django_delayq.exceptions import ForeignLayout
+from django_delayq.index import Broker, Shard
 from django_delayq.models import Origin, Run
 from tests.integration.mirroring import mirrored, schedule, stored
 

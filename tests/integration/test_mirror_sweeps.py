@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import mirror, orders
-from django_delayq.broker import Definition
 from django_delayq.fields import utcnow
+from django_delayq.index import Definition
 from django_delayq.mirror import compare, pages, sweep
 from django_delayq.models import Run, Schedule, ScheduleState, Status
 from django_delayq.recurrence import from_ms, to_ms

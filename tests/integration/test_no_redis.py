@@ -11,9 +11,9 @@ from django.template import Template
 from django.test.utils import instrumented_test_render, setup_test_environment, teardown_test_environment
 
 from django_delayq import conf
-from django_delayq.broker import Broker, web
 from django_delayq.calls.compat import task_backends
 from django_delayq.exceptions import BrokerUnavailable
+from django_delayq.index import Broker, web
 from django_delayq.models import Run, Schedule
 from django_delayq.testing import Runner
 from django_delayq.worker.loop import Worker

@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError
 
 from django_delayq import ledger, pruning, status
-from django_delayq.broker import Broker
+from django_delayq.index import Broker
 from django_delayq.ledger import pruning as batches
 from django_delayq.management import progress
 from django_delayq.models import Run, ScheduleState

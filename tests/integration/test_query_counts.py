@@ -8,8 +8,8 @@ from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import declared, ledger, mirror
-from django_delayq.broker import web
 from django_delayq.fields import utcnow
+from django_delayq.index import web
 from django_delayq.ledger import Outcome, Won
 from django_delayq.mirror import fast
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone

@@ -8,11 +8,11 @@ from django.db import connection, transaction
 from opentelemetry import trace
 
 from django_delayq import orders, signals
-from django_delayq.broker import web
 from django_delayq.calls import tracing
 from django_delayq.calls.capture import listening
 from django_delayq.calls.compat import task_enqueued, task_finished
 from django_delayq.exceptions import BrokerUnavailable
+from django_delayq.index import web
 from django_delayq.models import Origin, Output, Run, Schedule
 from tests.app import tasks
 from tests.integration.mirroring import schedule

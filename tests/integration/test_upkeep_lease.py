@@ -7,7 +7,7 @@ import time
 import pytest
 
 from django_delayq import alerts, minutes, mirror, pruning
-from django_delayq.broker.broker import UPKEEP_MS
+from django_delayq.index.broker import UPKEEP_MS
 from django_delayq.mirror import pages, swept
 from django_delayq.worker import upkeep
 from django_delayq.worker.loop import Worker

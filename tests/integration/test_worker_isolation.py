@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from django_delayq.broker import Broker
+from django_delayq.index import Broker
 from django_delayq.models import Run, Status
 from django_delayq.worker import isolation
 from django_delayq.worker.options import OK

@@ -8,10 +8,10 @@ from contextlib import closing
 import pytest
 from django.test import override_settings
 
-from django_delayq.broker import Broker, engine, keys, probe, scripts
-from django_delayq.broker.engine import Look, keeps_nothing, look
-from django_delayq.broker.keys import Trial
 from django_delayq.exceptions import BrokerError, BrokerUnavailable
+from django_delayq.index import Broker, engine, keys, probe, scripts
+from django_delayq.index.engine import Look, keeps_nothing, look
+from django_delayq.index.keys import Trial
 from django_delayq.models import Run
 from tests.acceptance.support import wait_until
 from tests.faults.harness.proxy import Proxy
@@ -290,7 +290,7 @@ def two_primaries(tmp_path, settings):
         nodes[0].call("CLUSTER", "MEET", "127.0.0.1", nodes[1].port)
         wait_until(lambda: all("cluster_state:ok" in str(node.call("CLUSTER", "INFO")) for node in nodes), 15)
         location = ",".join(f"redis://127.0.0.1:{node.port}" for node in nodes)
-        factory = {"CONNECTION_FACTORY": "django_delayq.broker.connection.ClusterConnectionFactory"}
+        factory = {"CONNECTION_FACTORY": "django_delayq.index.connection.ClusterConnectionFactory"}
         cache = {**settings.CACHES["default"], "LOCATION": location, "OPTIONS": factory}
         with override_settings(CACHES={**settings.CACHES, "default": cache}):
             yield {f"127.0.0.1:{node.port}": node for node in nodes}

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_delayq.broker import Broker, Shard
 from django_delayq.exceptions import BrokerUnavailable
+from django_delayq.index import Broker, Shard
 from django_delayq.models import Run, Schedule
 from django_delayq.recurrence import from_ms
 from django_delayq.worker import timers

@@ -7,7 +7,7 @@ import pytest
 from django_delayq import conf, ledger, minutes
 from django_delayq.calls.compat import TaskResultStatus, task_backends, task_started
 from django_delayq.calls.history import NOT_ENDED
-from django_delayq.counters import outcomes
+from django_delayq.index.counters import outcomes
 from django_delayq.models import Run
 from tests.app import tasks
 from tests.jobs.support import SUCCESSFUL, connected, died, row, rows, run, run_burst

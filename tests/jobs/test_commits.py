@@ -10,9 +10,9 @@ from django.test import TestCase
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import mirror
-from django_delayq.broker import Broker, EntryView
 from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task_enqueued
 from django_delayq.exceptions import WaitRefused
+from django_delayq.index import Broker, EntryView
 from django_delayq.mirror import fast
 from django_delayq.models import Run
 from tests.acceptance.support import ROOT, command_environment, lines, wait_until, worker
@@ -157,7 +157,7 @@ def test_in_the_prefix_of_another_database_nothing_is_put_moved_or_removed(broke
     monkeypatch.setattr(fast, "_checked", (None, 0.0))
     result = tasks.echo.enqueue(1)
     assert "belongs to another database" in caplog.text
-    monkeypatch.setattr("django_delayq.broker.web._broken_until", 0.0)
+    monkeypatch.setattr("django_delayq.index.web._broken_until", 0.0)
     with pytest.raises(Exception, match="belongs to another database"):
         tasks.echo.get_backend().cancel(waiting.id)
     monkeypatch.undo()

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import mirror
-from django_delayq.broker import Broker
+from django_delayq.index import Broker
 from django_delayq.mirror import missed
 from django_delayq.models import Run
 from tests.acceptance.support import wait_until

@@ -9,9 +9,9 @@ from django.utils import timezone
 
 from django_delayq import mirror
 from django_delayq.backend import store
-from django_delayq.broker import Broker
 from django_delayq.calls.compat import InvalidTask, TaskResultDoesNotExist, TaskResultStatus, task_backends
 from django_delayq.exceptions import BrokerUnavailable, InvalidArguments, JobCancelled, JobHeld
+from django_delayq.index import Broker
 from django_delayq.models import Run
 from django_delayq.recurrence import from_ms
 from tests.app import tasks as app_tasks

@@ -7,10 +7,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import mirror
-from django_delayq.broker import Broker
 from django_delayq.calls import registry
 from django_delayq.calls.compat import TaskResultStatus
 from django_delayq.exceptions import BrokerUnavailable
+from django_delayq.index import Broker
 from django_delayq.models import Run, Schedule
 from django_delayq.worker import dispatch
 from django_delayq.worker.loop import Worker

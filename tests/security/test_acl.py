@@ -8,9 +8,9 @@ import redis
 from django.core.management import call_command
 
 from django_delayq import orders
-from django_delayq.broker import Broker, Definition, MinuteCounts, Settlement, keys
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerError, DamagedKeys
+from django_delayq.index import Broker, Definition, MinuteCounts, Settlement, keys
 from django_delayq.models import Run, Schedule
 from tests.acceptance.support import wait_until
 from tests.faults.live import live_worker

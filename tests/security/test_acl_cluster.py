@@ -4,8 +4,8 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from django_delayq.broker import Broker, keys
 from django_delayq.exceptions import BrokerError, BrokerUnavailable
+from django_delayq.index import Broker, keys
 from tests.faults.harness.shapes import Cluster
 from tests.security import acl
 from tests.security.test_acl import play

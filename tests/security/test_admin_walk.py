@@ -17,7 +17,7 @@ from django.test import Client
 from django.urls import NoReverseMatch, reverse
 
 from django_delayq import mirror
-from django_delayq.broker.web import forget_broker
+from django_delayq.index.web import forget_broker
 from django_delayq.models import (
     Alert,
     Cancellation,

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from django_delayq import mirror, orders
-from django_delayq.broker import keys
-from django_delayq.broker.broker import _parse_hint
 from django_delayq.calls import parse_id
 from django_delayq.exceptions import ForeignLayout
+from django_delayq.index import keys
+from django_delayq.index.broker import _parse_hint
 from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.recurrence import from_ms, to_ms
 from django_delayq.worker import calling

@@ -14,8 +14,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from django_delayq import mirror, orders
-from django_delayq.broker import Broker, Shard, keys
 from django_delayq.calls import parse_id
+from django_delayq.index import Broker, Shard, keys
 from django_delayq.models import Run, Schedule
 from tests.app import tasks
 from tests.integration.mirroring import schedule

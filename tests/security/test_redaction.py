@@ -17,10 +17,10 @@ from django.core.management import call_command
 from django.test import override_settings
 
 from django_delayq import conf, orders, redaction
-from django_delayq.broker import Broker
 from django_delayq.calls import registry
 from django_delayq.calls.compat import task as make_task
 from django_delayq.exceptions import BrokerUnavailable
+from django_delayq.index import Broker
 from django_delayq.models import Run, Schedule
 from django_delayq.redaction import (
     HIDDEN,

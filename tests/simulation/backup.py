@@ -5,7 +5,7 @@ import copy
 from django.core.management.color import no_style
 from django.db import connection, transaction
 
-from django_delayq.broker import keys
+from django_delayq.index import keys
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 
 MODELS = (Schedule, ScheduleState, Run, Tombstone)

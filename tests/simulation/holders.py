@@ -2,7 +2,7 @@
 
 import json
 
-from django_delayq.broker import scripts
+from django_delayq.index import scripts
 
 from .faults import Broken
 from .view import SCORED
@@ -147,7 +147,7 @@ class Holders:
         values = (None if value is None else plain(value) for value in pipeline.execute())
         return dict(zip((*SCORED, *HASHES), values, strict=True))
 
-    # -- turns: see Note [Lanes] in broker/lua/_prelude.lua
+    # -- turns: see Note [Lanes] in index/lua/_prelude.lua
 
     def _read_turns(self, place):
         """Return what is due of each lane, as (turn, member)."""

@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from django_delayq import orders
-from django_delayq.broker import keys, web
+from django_delayq.index import keys, web
 from django_delayq.models import Run, Schedule
 from django_delayq.recurrence import from_ms, to_ms
 

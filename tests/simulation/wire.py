@@ -10,7 +10,7 @@ from typing import Any
 
 from redis import exceptions as errors
 
-from django_delayq.broker import EXACT, keys, scripts
+from django_delayq.index import EXACT, keys, scripts
 
 #: Scripts whose members name a fence.
 BY_FENCE = ("settle", "renew")

@@ -8,7 +8,7 @@ from zlib import crc32
 from django.db import OperationalError, connection
 
 from django_delayq import mirror
-from django_delayq.broker import Shard, keys, web
+from django_delayq.index import Shard, keys, web
 from django_delayq.mirror import layout
 from django_delayq.models import Run, Schedule
 

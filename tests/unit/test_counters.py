@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from django_delayq import counters
-from django_delayq.counters import BOUNDS_MS, LAG, RAN, Counts, decode, field_of, outcomes, percentile
+from django_delayq.index import counters
+from django_delayq.index.counters import BOUNDS_MS, LAG, RAN, Counts, decode, field_of, outcomes, percentile
 
 KEY = ("points", "default", "app.tasks.one")
 

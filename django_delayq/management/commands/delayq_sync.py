@@ -13,8 +13,8 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from django_delayq import conf, declared, ledger, mirror
-from django_delayq.broker import Broker
 from django_delayq.exceptions import DelayQError
+from django_delayq.index import Broker
 from django_delayq.management.progress import Progress
 from django_delayq.models import Schedule
 from django_delayq.plain import plain

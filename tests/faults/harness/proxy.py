@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from django_delayq.broker import scripts
+from django_delayq.index import scripts
 
 CHUNK = 65536
 #: Closing with this option sends a reset instead of an orderly end.

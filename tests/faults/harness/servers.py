@@ -10,8 +10,8 @@ from typing import Self
 from django.conf import settings
 from django.test import override_settings
 
-from django_delayq.broker import Broker
 from django_delayq.embedded import EmbeddedServer
+from django_delayq.index import Broker
 from tests.acceptance.support import wait_until
 
 #: A server looks at its signals ten times a second, and so ends a tenth of a second after it was told to. More often

@@ -18,10 +18,10 @@ from django.conf import settings
 from django.test import override_settings
 from redis.crc import key_slot
 
-from django_delayq.broker import Shard
-from django_delayq.broker.keys import shard_keys
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.embedded.binary import find_server
+from django_delayq.index import Shard
+from django_delayq.index.keys import shard_keys
 from tests.acceptance.support import wait_until
 
 from .servers import BRISK
@@ -309,7 +309,7 @@ class Cluster(Shape):
 
     def options(self) -> dict[str, Any]:
         """Return what the README says."""
-        return {"CONNECTION_FACTORY": "django_delayq.broker.connection.ClusterConnectionFactory"}
+        return {"CONNECTION_FACTORY": "django_delayq.index.connection.ClusterConnectionFactory"}
 
     def slot_of(self, prefix: str, place: Shard) -> int:
         """Return the slot of a shard."""

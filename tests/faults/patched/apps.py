@@ -39,7 +39,7 @@ def _clock_off_by(seconds: str) -> None:
 
 def _another_release(version: str) -> None:
     """The scripts of another release: they do the same, their text and so their digest is another."""
-    from django_delayq.broker import scripts
+    from django_delayq.index import scripts
 
     load = scripts.load
 
@@ -86,7 +86,7 @@ def _small_pages(size: str) -> None:
 
 def _upkeep_ms(ms: str) -> None:
     """The upkeep lease lasts for so long, and is renewed in time."""
-    from django_delayq.broker import broker
+    from django_delayq.index import broker
     from django_delayq.worker import upkeep
 
     broker.UPKEEP_MS, upkeep.RENEW_SECONDS = int(ms), int(ms) / 3000

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack
 
 from django.db import connection
 
-from django_delayq.broker.scripts import NAMES
+from django_delayq.index.scripts import NAMES
 from django_delayq.models import Schedule
 from django_delayq.orders import run_now
 from tests.faults.harness import database

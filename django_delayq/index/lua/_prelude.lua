@@ -1,4 +1,4 @@
--- Prelude of every script. KEYS is always the same list, see broker/keys.py: no key name is built in Lua.
+-- Prelude of every script. KEYS is always the same list, see index/keys.py: no key name is built in Lua.
 -- Integers leave through int(), since tostring() loses digits and Redis may write 1e+12; scores are numbers, which ZADD
 -- takes exactly. The server's TIME is the only clock.
 local call = redis.call

@@ -2,10 +2,10 @@
 
 from operator import methodcaller
 
-from ..counters import Counts, Key, Tally, decode, field_of
 from ..exceptions import DamagedKeys
 from . import keys
 from .broker import Broker
+from .counters import Counts, Key, Tally, decode, field_of
 from .keys import Shard
 from .scripts import number, text
 

@@ -2,7 +2,7 @@
 
 Note [Counters]
 Each worker adds up in memory (`worker/`), and once a second adds that to the minute's hash in Redis
-(`worker/recorder.py`, `broker/counts.py`). Two minutes later a worker moves the hash into the table `Rollup`
+(`worker/recorder.py`, `index/counts.py`). Two minutes later a worker moves the hash into the table `Rollup`
 (`minutes.py`). So how much was done of late is read from a few hundred sums, and nobody scans the ledger for it.
 
 The ledger is the truth, these are not. A worker that crashes loses what it has counted in its last second, and a lost

@@ -73,4 +73,4 @@ def forget_broker(**kwargs: object) -> None:
             _broker, _broken_until = None, 0.0
 
 
-setting_changed.connect(forget_broker, dispatch_uid="django_delayq.broker.web")
+setting_changed.connect(forget_broker, dispatch_uid="django_delayq.index.web")
