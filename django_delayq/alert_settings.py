@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-from .outgoing import find_refusal
+from .models.outgoing import find_refusal
 from .redaction import HIDDEN, looks_secret
 from .setting_rules import BOOLEAN, Rule, number, read_all, text, texts
 

@@ -18,12 +18,12 @@ from .calls import isolation, registry
 from .calls.call import alias_for
 from .calls.isolation import isolation_of
 from .declared.sync import said
-from .declared.values import declared_schedule
 from .exceptions import BrokerError
-from .fields import utcnow
 from .index import aliases, engine, probe
 from .ledger.sqlite import WANTED, lacking
 from .models import Declaration, Run, Schedule, ScheduleState, Tombstone
+from .models.differences import declared_schedule
+from .models.fields import utcnow
 from .recurrence import zone
 from .spelling import did_you_mean
 

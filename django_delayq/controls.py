@@ -10,8 +10,8 @@ from typing import Any
 from django.db import transaction
 
 from . import ledger
-from .fields import utcnow
 from .models import Control
+from .models.fields import utcnow
 
 Kind = Control.Kind
 

@@ -20,10 +20,10 @@ from django.utils.translation import gettext_noop
 
 from . import ledger
 from .exceptions import BrokerError
-from .fields import utcnow
 from .index import Broker, MinuteCounts
 from .index.counters import LAG, MISSED, Counts, Tally, add_up, percentile
 from .index.web import ask
+from .models.fields import utcnow
 from .recurrence import from_ms, to_ms
 
 MINUTE_MS = 60_000

@@ -22,8 +22,8 @@ from django.utils.translation import gettext as _
 from . import chain, ledger, mirror
 from .calls import tracing
 from .exceptions import InvalidBackfill
-from .fields import utcnow
 from .models import Origin, Run, Schedule, Status
+from .models.fields import utcnow
 from .models.run import OPEN
 from .recurrence import from_ms, to_ms
 from .recurrence.point import MICROSECOND, MILLISECOND, as_utc

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from . import conf
 from .calls import tracing
 from .exceptions import DeliveryFailed
-from .outgoing import find_refusal, post
+from .models.outgoing import find_refusal, post
 
 logger = logging.getLogger("django_delayq.worker")
 

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
 from . import ledger, mirror
-from .fields import utcnow
 from .index import Broker
+from .models.fields import utcnow
 from .recurrence import from_ms
 
 #: Between two passes.

@@ -25,9 +25,9 @@ from .. import chain, ledger, orders
 from ..exceptions import InvalidBackfill, InvalidRecurrence
 from ..models import Definition, Origin, Run, Schedule, ScheduleQuerySet
 from ..models.kept import MOST_AT_ONCE
+from ..models.validators import read_key
 from ..orders import BACKFILLED, PRUNED, UNDECIDED, Candidate
 from ..plain import plain
-from ..validators import read_key
 from .base import BaseAdmin, View
 from .display import Html, status_badge, zone_of
 from .formfields import InstantField

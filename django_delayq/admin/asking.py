@@ -13,8 +13,8 @@ from django.utils.translation import gettext as _
 
 from .. import explain, ledger
 from ..calls import parse_id
-from ..fields import utcnow
 from ..models import Run, Schedule, Status
+from ..models.fields import utcnow
 from ..plain import plain
 from . import display, paging
 from .base import BaseAdmin, may_view

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 
 from .. import coming, ledger
 from ..coming import HOUR
-from ..fields import utcnow
+from ..models.fields import utcnow
 from . import display, facts
 from .base import BaseAdmin
 

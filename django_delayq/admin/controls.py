@@ -13,8 +13,8 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from .. import conf, controls
 from ..calls import registry
-from ..fields import utcnow
 from ..models import Control
+from ..models.fields import utcnow
 from . import display
 from .base import BaseAdmin, column
 from .formfields import InstantField

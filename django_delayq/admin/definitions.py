@@ -9,8 +9,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ..declared.values import FIELDS, RECURRENCE, SWITCH, Unit, Values, differing, from_json, values_of
 from ..models import Definition, Run, Schedule
+from ..models.differences import FIELDS, RECURRENCE, SWITCH, Unit, Values, differing, from_json, values_of
 from ..plain import plain
 from ..redaction import redact_arguments
 from . import display

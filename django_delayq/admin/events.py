@@ -17,8 +17,8 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ..declared.values import SWITCH, Values, differing, from_json, values_of
 from ..models import Control, Definition, Schedule
+from ..models.differences import SWITCH, Values, differing, from_json, values_of
 from ..models.primary import heirs
 from ..plain import plain
 from . import definitions, display

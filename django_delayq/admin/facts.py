@@ -15,8 +15,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from .. import ledger
-from ..fields import utcnow
 from ..models import Condition, Control, Run, Schedule, ScheduleState, Status, explain_wait
+from ..models.fields import utcnow
 from ..status.snapshot import WAITING_SECONDS, RedisView
 from . import display
 from .base import BaseAdmin

@@ -22,8 +22,8 @@ from django.views.decorators.http import require_http_methods
 
 from .. import failures
 from ..failures import Failures, RunGroup
-from ..fields import utcnow
 from ..models import Run, Schedule
+from ..models.fields import utcnow
 from ..models.kept import MOST_AT_ONCE
 from . import failure_rows as shown
 from . import paging

@@ -22,8 +22,8 @@ from .. import conf
 from ..calls import handover, registry
 from ..exceptions import InvalidArguments, InvalidRecurrence
 from ..models import read_tags
+from ..models.validators import MAX_ARGUMENT_BYTES, validate_json
 from ..recurrence.zone import instant_of
-from ..validators import MAX_ARGUMENT_BYTES, validate_json
 from .display import pretty_json
 from .durations import format_duration, parse_duration
 

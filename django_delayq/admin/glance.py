@@ -19,9 +19,9 @@ from django.utils.translation import gettext as _
 from .. import chain, conf, ledger, mirror, status
 from ..calls import handover, registry
 from ..exceptions import BrokerError, InvalidRecurrence
-from ..fields import utcnow
 from ..grouping import grouped
 from ..models import Condition, Control, Schedule, ScheduleState, Tag, explain_wait
+from ..models.fields import utcnow
 from ..recurrence.point import known_ms
 from ..recurrence.words import describe
 from .display import Html, badge, instant, milliseconds, relative, sentence, status_badge, zone_of

@@ -15,9 +15,9 @@ from ..calls import call_of
 from ..calls.call import backend_of
 from ..calls.registry import get_task
 from ..exceptions import BrokerError, UnknownTask
-from ..fields import utcnow
 from ..index.web import ask
 from ..models import Cancellation, Run, Schedule, Status
+from ..models.fields import utcnow
 from ..plain import plain
 from ..status.redis_side import read_redis
 from ..status.snapshot import RedisView

@@ -17,9 +17,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from .. import conf, ledger, minutes, status
-from ..fields import utcnow
 from ..index.counters import LAG, Tally, by_queue, outcomes, percentile
 from ..models import Control, Overview
+from ..models.fields import utcnow
 from ..plain import plain
 from ..status.snapshot import MOST_READ, RedisView, Snapshot
 from . import charts, display, facts, glance

@@ -23,11 +23,11 @@ from ..backend import store
 from ..calls import Options
 from ..calls.call import backend_of
 from ..exceptions import BrokerError, ForeignLayout, JobHeld, KeyTaken, UnknownTask
-from ..fields import utcnow
 from ..models import Origin, Run, Status
+from ..models.fields import utcnow
 from ..models.kept import MOST_AT_ONCE
+from ..models.validators import read_key
 from ..plain import plain
-from ..validators import read_key
 from .actions import NAMES_SHOWN
 from .base import BaseAdmin
 

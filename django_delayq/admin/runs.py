@@ -22,8 +22,8 @@ from ..calls import parse_id
 from ..calls.callbacks import NAMES as CALLBACKS
 from ..calls.compat import task_backends
 from ..calls.handover import REASON as HANDED_OVER
-from ..fields import utcnow
 from ..models import Origin, Run, Schedule, Status, explain_wait
+from ..models.fields import utcnow
 from ..plain import plain
 from ..redaction import redact
 from ..worker.announcing import idempotency_key

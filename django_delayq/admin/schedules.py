@@ -17,8 +17,8 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
 from ..calls.decorators import made
-from ..declared.values import FIELDS
 from ..models import Run, Schedule, explain_wait
+from ..models.differences import FIELDS
 from ..models.kept import SWITCH_FIELDS
 from . import display, glance, paging
 from .base import Column, column

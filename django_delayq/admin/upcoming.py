@@ -11,8 +11,8 @@ from django.utils.translation import gettext as _
 
 from ..calls import commands, registry
 from ..exceptions import InvalidRecurrence, UnknownTask
-from ..fields import utcnow
 from ..models import Schedule
+from ..models.fields import utcnow
 from ..models.versions import moves_effective_from
 from ..recurrence.words import describe, offer
 from .display import Html, block, relative

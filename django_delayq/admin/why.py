@@ -11,8 +11,8 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from .. import explain, ledger
-from ..fields import utcnow
 from ..models import Control, Run, Schedule
+from ..models.fields import utcnow
 from ..plain import plain
 from ..recurrence.zone import get_zone
 from .actions import ScheduleActions

@@ -30,9 +30,9 @@ from .. import conf, ledger
 from ..alert_settings import AlertSettings, secret_bytes
 from ..calls.compat import mail_connection
 from ..exceptions import DeliveryFailed
-from ..fields import utcnow
 from ..models import Alert
-from ..outgoing import post
+from ..models.fields import utcnow
+from ..models.outgoing import post
 from ..plain import iso
 from ..status import Snapshot
 from .states import find_jobs

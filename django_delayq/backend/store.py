@@ -19,9 +19,9 @@ from .. import conf, ledger, mirror
 from ..calls import as_called, parse_id
 from ..calls.compat import AnyResult, TaskResultDoesNotExist, task_enqueued
 from ..exceptions import JobHeld, KeyTaken
-from ..fields import utcnow
 from ..index import Broker
 from ..models import Run, Status
+from ..models.fields import utcnow
 from ..recurrence import from_ms, to_ms
 from ..rows import RunRow
 from ..side_channels import send

@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from ..exceptions import InvalidRecurrence
+from ..models.validators import validate_json
 from ..recurrence import Cron, Every, Once, Policies, Recurrence, Windowed, parse_every
 from ..recurrence.zone import get_zone, instant_of
 from ..spelling import did_you_mean
-from ..validators import validate_json
 from . import registry
 from .compat import AnyTask, is_task
 

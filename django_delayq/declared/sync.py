@@ -13,11 +13,11 @@ from django.db.models import Q
 from .. import ledger
 from ..calls import registry
 from ..calls.decorators import Declared
-from ..fields import utcnow
 from ..models import Declaration, Schedule
+from ..models.differences import RECURRENCE, SWITCH, Values, declared_schedule, differing, shown, values_for, values_of
+from ..models.fields import utcnow
 from ..models.locks import locked
 from .collect import collect
-from .values import RECURRENCE, SWITCH, Values, declared_schedule, differing, shown, values_for, values_of
 
 #: Why a schedule is disabled that the code no longer declares.
 GONE = "The code no longer declares this schedule."

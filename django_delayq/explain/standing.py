@@ -9,9 +9,9 @@ from django.utils.translation import gettext as _
 
 from .. import chain, conf, ledger
 from ..calls import handover, registry
-from ..declared.values import SWITCH, differing, from_json, values_of
 from ..exceptions import InvalidRecurrence
 from ..models import Condition, Control, Definition, Run, Schedule, Status, explain_wait
+from ..models.differences import SWITCH, differing, from_json, values_of
 from ..recurrence.words import describe
 from ..recurrence.zone import get_zone
 from ..rows import AnyRun

@@ -31,11 +31,11 @@ from .. import conf, ledger
 from ..calls import registry
 from ..calls.commands import COMMAND_TASK
 from ..declared.sync import said
-from ..declared.values import FIELDS, RECURRENCE, SWITCH, Values, differing, shown, to_json, values_for, values_of
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
-from ..fields import utcnow
 from ..models import Schedule
-from ..validators import storable_json
+from ..models.differences import FIELDS, RECURRENCE, SWITCH, Values, differing, shown, to_json, values_for, values_of
+from ..models.fields import utcnow
+from ..models.validators import storable_json
 from .crons import clock_note
 from .entry import Entry, Refused
 

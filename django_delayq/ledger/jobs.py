@@ -25,8 +25,8 @@ from django.db.models import QuerySet
 
 from ..calls import new_tokens, registry
 from ..calls.call import first_alias
-from ..fields import utcnow
 from ..models import Cancellation, Origin, Output, Run, Status
+from ..models.fields import utcnow
 from ..models.locks import locked
 from ..rows import Outcome, RunRow, Won
 from .attempts import keep_former

@@ -42,8 +42,8 @@ from django.db import DatabaseError, DataError, IntegrityError, connections, tra
 
 from .. import chain
 from ..exceptions import InvalidRecurrence
-from ..fields import utcnow
 from ..models import Condition, Origin, Output, Run, Schedule, ScheduleState, Status
+from ..models.fields import utcnow
 from ..models.locks import locked
 from ..models.run import OPEN
 from ..rows import VERSION, AnySchedule, Outcome, RunRow, ScheduleRow, StateRow, Won, version_of

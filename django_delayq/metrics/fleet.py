@@ -12,9 +12,9 @@ from django.db import Error
 
 from .. import conf, ledger, minutes
 from ..exceptions import BrokerError
-from ..fields import utcnow
 from ..index.counters import LAG, RAN, Counts, by_queue, outcomes, percentile
 from ..index.web import ask
+from ..models.fields import utcnow
 from ..status import Snapshot, judge
 from ..status.database_side import compare, find_unknown
 from ..status.late import name_late

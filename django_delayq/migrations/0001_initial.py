@@ -7,7 +7,7 @@ import django.db.models.deletion
 from django.apps import apps
 from django.db import migrations, models
 
-import django_delayq.fields
+import django_delayq.models.fields
 import django_delayq.models.schedule
 import django_delayq.models.versions
 import django_delayq.recurrence.policy
@@ -36,7 +36,7 @@ class Migration(migrations.Migration):
             name="Cancellation",
             fields=[
                 ("run", models.BigIntegerField(primary_key=True, serialize=False)),
-                ("asked_at", django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow)),
+                ("asked_at", django_delayq.models.fields.UTCDateTimeField(default=django_delayq.models.fields.utcnow)),
                 ("asked_by", models.CharField(blank=True, max_length=200)),
             ],
             options={
@@ -77,7 +77,7 @@ class Migration(migrations.Migration):
                         verbose_name="count the interval",
                     ),
                 ),
-                ("at", django_delayq.fields.UTCDateTimeField(blank=True, null=True, verbose_name="at")),
+                ("at", django_delayq.models.fields.UTCDateTimeField(blank=True, null=True, verbose_name="at")),
                 (
                     "timezone",
                     models.CharField(
@@ -102,8 +102,14 @@ class Migration(migrations.Migration):
                         verbose_name="time that comes twice",
                     ),
                 ),
-                ("start_at", django_delayq.fields.UTCDateTimeField(blank=True, null=True, verbose_name="not before")),
-                ("end_at", django_delayq.fields.UTCDateTimeField(blank=True, null=True, verbose_name="not after")),
+                (
+                    "start_at",
+                    django_delayq.models.fields.UTCDateTimeField(blank=True, null=True, verbose_name="not before"),
+                ),
+                (
+                    "end_at",
+                    django_delayq.models.fields.UTCDateTimeField(blank=True, null=True, verbose_name="not after"),
+                ),
                 (
                     "max_runs",
                     models.PositiveIntegerField(blank=True, null=True, verbose_name="end after this many runs"),
@@ -192,14 +198,14 @@ class Migration(migrations.Migration):
                 ("ping_url", models.CharField(blank=True, default="", max_length=500, verbose_name="address to ping")),
                 (
                     "created_at",
-                    django_delayq.fields.UTCDateTimeField(
-                        default=django_delayq.fields.utcnow, editable=False, verbose_name="created"
+                    django_delayq.models.fields.UTCDateTimeField(
+                        default=django_delayq.models.fields.utcnow, editable=False, verbose_name="created"
                     ),
                 ),
                 (
                     "updated_at",
-                    django_delayq.fields.UTCDateTimeField(
-                        default=django_delayq.fields.utcnow, editable=False, verbose_name="changed"
+                    django_delayq.models.fields.UTCDateTimeField(
+                        default=django_delayq.models.fields.utcnow, editable=False, verbose_name="changed"
                     ),
                 ),
                 (
@@ -207,10 +213,12 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(default=django_delayq.models.versions.now_generation, editable=False),
                 ),
                 ("synced_generation", models.BigIntegerField(default=0, editable=False)),
-                ("replaced_from", django_delayq.fields.UTCDateTimeField(editable=False, null=True)),
+                ("replaced_from", django_delayq.models.fields.UTCDateTimeField(editable=False, null=True)),
                 (
                     "effective_from",
-                    django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow, editable=False),
+                    django_delayq.models.fields.UTCDateTimeField(
+                        default=django_delayq.models.fields.utcnow, editable=False
+                    ),
                 ),
             ],
             options={
@@ -231,7 +239,10 @@ class Migration(migrations.Migration):
                 ("since", models.BigIntegerField()),
                 ("generation", models.BigIntegerField()),
                 ("followed_by", models.BigIntegerField()),
-                ("replaced_at", django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow)),
+                (
+                    "replaced_at",
+                    django_delayq.models.fields.UTCDateTimeField(default=django_delayq.models.fields.utcnow),
+                ),
                 ("by", models.CharField(blank=True, max_length=200)),
                 ("values", models.JSONField(default=dict)),
             ],
@@ -260,7 +271,7 @@ class Migration(migrations.Migration):
             name="Rollup",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("at", django_delayq.fields.UTCDateTimeField()),
+                ("at", django_delayq.models.fields.UTCDateTimeField()),
                 ("seconds", models.PositiveIntegerField()),
                 ("kind", models.CharField(max_length=8)),
                 ("queue", models.CharField(max_length=64)),
@@ -295,7 +306,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("apart", models.BooleanField(default=False, editable=False)),
-                ("due_at", django_delayq.fields.UTCDateTimeField(verbose_name="due")),
+                ("due_at", django_delayq.models.fields.UTCDateTimeField(verbose_name="due")),
                 (
                     "status",
                     models.CharField(
@@ -319,9 +330,9 @@ class Migration(migrations.Migration):
                 ("attempt", models.PositiveSmallIntegerField(db_default=0, default=0, verbose_name="attempt")),
                 ("reclaims", models.PositiveSmallIntegerField(db_default=0, default=0, verbose_name="reclaims")),
                 ("fence", models.CharField(blank=True, db_default="", default="", max_length=64, verbose_name="fence")),
-                ("claimed_at", django_delayq.fields.UTCDateTimeField(null=True, verbose_name="claimed")),
-                ("started_at", django_delayq.fields.UTCDateTimeField(null=True, verbose_name="started")),
-                ("finished_at", django_delayq.fields.UTCDateTimeField(null=True, verbose_name="finished")),
+                ("claimed_at", django_delayq.models.fields.UTCDateTimeField(null=True, verbose_name="claimed")),
+                ("started_at", django_delayq.models.fields.UTCDateTimeField(null=True, verbose_name="started")),
+                ("finished_at", django_delayq.models.fields.UTCDateTimeField(null=True, verbose_name="finished")),
                 (
                     "worker",
                     models.CharField(blank=True, db_default="", default="", max_length=128, verbose_name="worker"),
@@ -329,11 +340,13 @@ class Migration(migrations.Migration):
                 ("error", models.TextField(blank=True, db_default="", default="", verbose_name="error")),
                 ("result", models.JSONField(null=True, verbose_name="result")),
                 ("attempts", models.JSONField(editable=False, null=True)),
-                ("last_due_at", django_delayq.fields.UTCDateTimeField(null=True, verbose_name="last due")),
+                ("last_due_at", django_delayq.models.fields.UTCDateTimeField(null=True, verbose_name="last due")),
                 ("points", models.PositiveIntegerField(db_default=1, default=1, verbose_name="points")),
                 (
                     "created_at",
-                    django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow, editable=False),
+                    django_delayq.models.fields.UTCDateTimeField(
+                        default=django_delayq.models.fields.utcnow, editable=False
+                    ),
                 ),
                 ("token", models.CharField(blank=True, db_default="", default="", editable=False, max_length=22)),
                 (
@@ -344,8 +357,8 @@ class Migration(migrations.Migration):
                 ("call", models.JSONField(null=True, verbose_name="arguments")),
                 ("options", models.JSONField(editable=False, null=True)),
                 ("unique_key", models.CharField(editable=False, max_length=32, null=True)),
-                ("expires_at", django_delayq.fields.UTCDateTimeField(editable=False, null=True)),
-                ("dismissed_until", django_delayq.fields.UTCDateTimeField(editable=False, null=True)),
+                ("expires_at", django_delayq.models.fields.UTCDateTimeField(editable=False, null=True)),
+                ("dismissed_until", django_delayq.models.fields.UTCDateTimeField(editable=False, null=True)),
             ],
             options={
                 "verbose_name": "run",
@@ -376,7 +389,10 @@ class Migration(migrations.Migration):
                 ("member", models.CharField(max_length=64)),
                 ("queue", models.CharField(max_length=64)),
                 ("generation", models.BigIntegerField()),
-                ("created_at", django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow)),
+                (
+                    "created_at",
+                    django_delayq.models.fields.UTCDateTimeField(default=django_delayq.models.fields.utcnow),
+                ),
             ],
             options={
                 "ordering": ("pk",),
@@ -393,11 +409,13 @@ class Migration(migrations.Migration):
                 ("text", models.TextField(verbose_name="what it is")),
                 (
                     "since",
-                    django_delayq.fields.UTCDateTimeField(default=django_delayq.fields.utcnow, verbose_name="since"),
+                    django_delayq.models.fields.UTCDateTimeField(
+                        default=django_delayq.models.fields.utcnow, verbose_name="since"
+                    ),
                 ),
-                ("told_at", django_delayq.fields.UTCDateTimeField(null=True, verbose_name="told")),
-                ("gone_at", django_delayq.fields.UTCDateTimeField(null=True)),
-                ("recovered_at", django_delayq.fields.UTCDateTimeField(null=True, verbose_name="recovered")),
+                ("told_at", django_delayq.models.fields.UTCDateTimeField(null=True, verbose_name="told")),
+                ("gone_at", django_delayq.models.fields.UTCDateTimeField(null=True)),
+                ("recovered_at", django_delayq.models.fields.UTCDateTimeField(null=True, verbose_name="recovered")),
                 ("sent", models.JSONField(default=dict, verbose_name="sent")),
                 ("is_open", models.BooleanField(default=True, editable=False, null=True)),
             ],
@@ -440,7 +458,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "until",
-                    django_delayq.fields.UTCDateTimeField(
+                    django_delayq.models.fields.UTCDateTimeField(
                         blank=True, help_text="Then it goes on by itself.", null=True, verbose_name="until"
                     ),
                 ),
@@ -461,8 +479,8 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "changed_at",
-                    django_delayq.fields.UTCDateTimeField(
-                        default=django_delayq.fields.utcnow, editable=False, verbose_name="changed"
+                    django_delayq.models.fields.UTCDateTimeField(
+                        default=django_delayq.models.fields.utcnow, editable=False, verbose_name="changed"
                     ),
                 ),
                 ("changed_by", models.CharField(blank=True, editable=False, max_length=200, verbose_name="by")),
@@ -488,7 +506,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("key", models.CharField(max_length=200, unique=True)),
-                ("gone_at", django_delayq.fields.UTCDateTimeField(null=True)),
+                ("gone_at", django_delayq.models.fields.UTCDateTimeField(null=True)),
             ],
             options={
                 "base_manager_name": "objects",
@@ -507,13 +525,13 @@ class Migration(migrations.Migration):
                         to="django_delayq.schedule",
                     ),
                 ),
-                ("last_due_at", django_delayq.fields.UTCDateTimeField(null=True)),
-                ("next_due_at", django_delayq.fields.UTCDateTimeField(null=True)),
+                ("last_due_at", django_delayq.models.fields.UTCDateTimeField(null=True)),
+                ("next_due_at", django_delayq.models.fields.UTCDateTimeField(null=True)),
                 ("last_status", models.CharField(blank=True, default="", max_length=16)),
-                ("last_outcome_at", django_delayq.fields.UTCDateTimeField(null=True)),
+                ("last_outcome_at", django_delayq.models.fields.UTCDateTimeField(null=True)),
                 ("last_lag_ms", models.BigIntegerField(null=True)),
-                ("last_finished_at", django_delayq.fields.UTCDateTimeField(null=True)),
-                ("busy_from", django_delayq.fields.UTCDateTimeField(null=True)),
+                ("last_finished_at", django_delayq.models.fields.UTCDateTimeField(null=True)),
+                ("busy_from", django_delayq.models.fields.UTCDateTimeField(null=True)),
                 ("failing_streak", models.PositiveIntegerField(default=0)),
                 ("run_count", models.PositiveIntegerField(default=0)),
                 (
@@ -525,7 +543,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("condition_reason", models.CharField(blank=True, default="", max_length=500)),
-                ("pruned_until", django_delayq.fields.UTCDateTimeField(null=True)),
+                ("pruned_until", django_delayq.models.fields.UTCDateTimeField(null=True)),
                 ("mirrored_digest", models.CharField(blank=True, default="", max_length=64)),
             ],
             options={

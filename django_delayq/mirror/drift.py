@@ -8,9 +8,9 @@ from operator import sub
 from django.db.models import Q
 
 from .. import ledger
-from ..fields import utcnow
 from ..index import Broker
 from ..models import Condition, Schedule, ScheduleState, Tombstone
+from ..models.fields import utcnow
 from ..recurrence.point import EPOCH
 from .swept import read_last
 

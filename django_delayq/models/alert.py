@@ -6,7 +6,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from ..fields import UTCDateTimeField, utcnow
+from .fields import UTCDateTimeField, utcnow
 from .primary import PrimaryModel, PrimaryQuerySet
 
 

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from ..calls.registry import current_name, get_task
 from ..conf import get_config
 from ..exceptions import UnknownTask
-from ..fields import UTCDateTimeField, utcnow
+from .fields import UTCDateTimeField, utcnow
 from .primary import PrimaryModel, PrimaryQuerySet
 
 

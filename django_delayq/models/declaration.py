@@ -2,7 +2,7 @@
 
 from django.db import models
 
-from ..fields import UTCDateTimeField
+from .fields import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import models, transaction
 from django.db.models import OuterRef, Subquery
 
-from ..fields import UTCDateTimeField, utcnow
+from .fields import UTCDateTimeField, utcnow
 from .primary import PrimaryModel, PrimaryQuerySet
 from .values import from_json, to_json, values_of
 

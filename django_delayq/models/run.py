@@ -10,8 +10,8 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import setting_rules
 from ..calls.results import result_id
-from ..fields import UTCDateTimeField, utcnow
 from .cancellation import Cancellation
+from .fields import UTCDateTimeField, utcnow
 from .primary import PrimaryModel, PrimaryQuerySet
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from django.db import models
 
-from ..fields import UTCDateTimeField, utcnow
+from .fields import UTCDateTimeField, utcnow
 from .primary import PrimaryModel, PrimaryQuerySet
 from .versions import now_generation
 

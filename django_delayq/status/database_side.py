@@ -11,9 +11,9 @@ from django.db.models import Case, Count, QuerySet, Value, When
 from .. import chain, conf, ledger, mirror, pruning
 from ..calls import handover, registry
 from ..exceptions import ForeignLayout
-from ..fields import utcnow
 from ..index import Broker
 from ..models import Condition, Origin, Schedule, ScheduleState, Tombstone
+from ..models.fields import utcnow
 from .snapshot import MOST_COUNTED, MOST_READ, MOST_UNKNOWN, Comparison, DatabaseView, Named, Unnamed
 
 #: A worker mirrors within about 2 s what a request could not. What is older than this, nobody has mirrored.

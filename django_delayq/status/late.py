@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
 
 from .. import ledger
-from ..fields import utcnow
 from ..grouping import grouped
 from ..models import Condition, Control, Origin, Run, Schedule, ScheduleState, Status
+from ..models.fields import utcnow
 from .snapshot import Named
 
 FEW, MOST_LOOKED_AT = 10_000, 2_000

@@ -13,10 +13,10 @@ from django.utils.translation import gettext as _
 
 from .. import conf, ledger, minutes
 from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys, MissingTables
-from ..fields import utcnow
 from ..index import Broker
 from ..index.web import ask
 from ..models import Control, Schedule
+from ..models.fields import utcnow
 from ..redaction import redact_text
 from .database_side import compare, count_all, find_unknown, reach_database
 from .late import name_late

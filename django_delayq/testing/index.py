@@ -10,9 +10,9 @@ from typing import Any
 
 from .. import conf
 from ..chain import member_of_run
-from ..fields import utcnow
 from ..index import Broker, Claim, Definition, Entry, Settled, Settlement, Shard
 from ..index.keys import Mode
+from ..models.fields import utcnow
 from ..recurrence import to_ms
 from ..rows import AnyRun
 

@@ -55,10 +55,10 @@ from ..exceptions import (
 from ..ledger import as_schedule
 from ..models import Schedule, Status
 from ..models.run import OPEN
+from ..models.validators import find_unstorable, storable_json
 from ..redaction import redact_text, secret_texts
 from ..rows import ScheduleRow
 from ..signals import run_finished, run_started
-from ..validators import find_unstorable, storable_json
 from . import isolated
 from .announcing import begin_job, close_job, end_job, idempotency_key, nothing, ping, running_job, send_signal
 from .children import end_as_child

@@ -21,10 +21,10 @@ from django.db import DatabaseError, Error, connections
 from .. import ledger, mirror
 from ..conf import Config
 from ..exceptions import BrokerError, ForeignLayout
-from ..fields import utcnow
 from ..grouping import grouped
 from ..index import Shard
 from ..ledger import HeldBack
+from ..models.fields import utcnow
 from .held import AGAIN_MS, Held, Verdicts
 from .isolation import Isolation
 from .recorder import Recorder

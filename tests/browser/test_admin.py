@@ -10,8 +10,8 @@ from django.contrib.admin.utils import quote
 from django.urls import reverse
 
 from django_delayq import controls, failures, mirror
-from django_delayq.fields import utcnow
 from django_delayq.models import Run
+from django_delayq.models.fields import utcnow
 from tests.acceptance.support import wait_until
 from tests.app import tasks
 from tests.browser.conftest import PICTURES

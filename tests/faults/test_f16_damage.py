@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 from django.db.models import F
 
-from django_delayq.fields import utcnow
 from django_delayq.index import keys
 from django_delayq.models import Run, Schedule
+from django_delayq.models.fields import utcnow
 from django_delayq.worker import upkeep
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions

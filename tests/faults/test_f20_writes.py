@@ -12,8 +12,8 @@ from django.db.models import Value
 from django.db.models.functions import Concat
 
 from django_delayq import mirror
-from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule, ScheduleState
+from django_delayq.models.fields import utcnow
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until

@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from django_delayq import conf
-from django_delayq.fields import utcnow
 from django_delayq.index import Broker
 from django_delayq.models import Run, Schedule
+from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms, to_ms
 from tests.acceptance.support import wait_until
 from tests.faults.harness.oracle import histories_of

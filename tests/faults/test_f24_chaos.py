@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
-from django_delayq.fields import utcnow
 from django_delayq.models import Run
+from django_delayq.models.fields import utcnow
 from tests.acceptance.support import lines, wait_until
 from tests.app import tasks
 from tests.faults.harness.database import gone

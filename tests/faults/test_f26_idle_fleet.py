@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from django_delayq import conf, mirror
-from django_delayq.fields import utcnow
 from django_delayq.index import keys
 from django_delayq.models import Run, Schedule
+from django_delayq.models.fields import utcnow
 from django_delayq.worker import timers, upkeep
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions

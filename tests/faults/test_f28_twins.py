@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule
+from django_delayq.models.fields import utcnow
 from tests import failpoints
 from tests.faults import tasks
 from tests.faults.harness.oracle import histories_of

@@ -14,10 +14,10 @@ import pytest
 from django.db import connection, connections, transaction
 
 from django_delayq import ledger, mirror
-from django_delayq.fields import utcnow
 from django_delayq.ledger import Outcome, Won, recording
 from django_delayq.mirror import fast
 from django_delayq.models import Declaration, Run, Schedule, ScheduleState, Status
+from django_delayq.models.fields import utcnow
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import lines, wait_until

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule, ScheduleState
+from django_delayq.models.fields import utcnow
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import overdue
 from tests.faults.harness.workers import LEASE, WorkerProcess

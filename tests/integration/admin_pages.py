@@ -9,8 +9,8 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from django_delayq.calls import new_tokens
-from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule
+from django_delayq.models.fields import utcnow
 
 LIST = "/admin/django_delayq/schedule/"
 RUNS = "/admin/django_delayq/run/"

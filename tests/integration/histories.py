@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import ledger
-from django_delayq.fields import utcnow
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
+from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms, to_ms
 from tests.support import DAY, YEARLY_CRON
 

@@ -8,11 +8,11 @@ import pytest
 from django.test import Client
 
 from django_delayq import ledger, minutes
-from django_delayq.fields import utcnow
 from django_delayq.index import MinuteCounts, keys, web
 from django_delayq.index.counters import Counts
 from django_delayq.index.web import forget_broker
 from django_delayq.models import ScheduleState
+from django_delayq.models.fields import utcnow
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.integration.admin_pages import LIST, change_url, client_for, kill_redis, make, make_job, texts

@@ -9,8 +9,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_delayq.calls.history import NOT_ENDED
-from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule
+from django_delayq.models.fields import utcnow
 from tests.integration.admin_pages import HOSTILE, RUNS, client_for, make, texts
 
 pytestmark = pytest.mark.django_db

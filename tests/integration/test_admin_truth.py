@@ -6,8 +6,8 @@ import pytest
 from django.utils import translation
 
 from django_delayq import controls, explain
-from django_delayq.fields import utcnow
 from django_delayq.models import Control, Run, Schedule, ScheduleState
+from django_delayq.models.fields import utcnow
 from django_delayq.status import find_remarks
 from django_delayq.status.snapshot import RedisView
 from tests.integration.admin_pages import (

@@ -18,13 +18,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, transaction
 
-from django_delayq import alerts, checks, conf, controls, outgoing
+from django_delayq import alerts, checks, conf, controls
 from django_delayq.alert_settings import parse
 from django_delayq.alerts import matters, sending
 from django_delayq.exceptions import DeliveryFailed
-from django_delayq.fields import utcnow
-from django_delayq.models import Alert, Origin, Run, Schedule, ScheduleState
-from django_delayq.outgoing import find_refusal, post
+from django_delayq.models import Alert, Origin, Run, Schedule, ScheduleState, outgoing
+from django_delayq.models.fields import utcnow
+from django_delayq.models.outgoing import find_refusal, post
 from django_delayq.signals import alert_changed
 from django_delayq.status.late import find_late
 from tests import failpoints

@@ -12,9 +12,9 @@ from django.urls import path
 
 from django_delayq import orders
 from django_delayq.admin.schedules import ScheduleAdmin
-from django_delayq.declared.values import values_of
-from django_delayq.fields import utcnow
 from django_delayq.models import Definition, Run, Schedule, Tombstone
+from django_delayq.models.differences import values_of
+from django_delayq.models.fields import utcnow
 from django_delayq.testing import Runner
 from tests.faults.models import NamedSchedule, OwnedSchedule
 from tests.integration.admin_pages import client_for, fields

@@ -7,10 +7,10 @@ from django.core.management import call_command
 
 from django_delayq import ledger, mirror
 from django_delayq.exceptions import ForeignLayout
-from django_delayq.fields import utcnow
 from django_delayq.index import Broker, Settlement
 from django_delayq.mirror import layout, pages, swept, write
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
+from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import to_ms
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions

@@ -3,9 +3,9 @@
 import pytest
 
 from django_delayq import mirror, orders
-from django_delayq.fields import utcnow
 from django_delayq.index import keys
 from django_delayq.models import Run, Schedule, Status
+from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import to_ms
 from tests.integration.mirroring import absent, mirrored, schedule, set_due, view
 from tests.support import run_burst

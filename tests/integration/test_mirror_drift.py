@@ -8,9 +8,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import ledger, mirror, orders
-from django_delayq.fields import utcnow
 from django_delayq.index import EXACT, Definition, Shard
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
+from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms
 from tests.integration.mirroring import lose, schedule, set_due
 from tests.support import make_due, run_burst

@@ -10,9 +10,9 @@ from django.db import connection
 from django.db.models import F
 
 from django_delayq import chain, mirror, orders
-from django_delayq.fields import utcnow
 from django_delayq.mirror import fast
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
+from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms, to_ms
 from tests.integration.mirroring import absent, mirrored, schedule, view
 from tests.support import YEARLY_CRON, make_due, run_burst

@@ -7,9 +7,9 @@ import pytest
 from django.db.models import F
 
 from django_delayq import mirror
-from django_delayq.fields import utcnow
 from django_delayq.mirror import compare, pages
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status, Tombstone
+from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms, to_ms
 from tests.integration.mirroring import absent, flush_at, mirrored, schedule, view
 from tests.support import YEARLY_CRON, make_due, run_burst

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import mirror, orders
-from django_delayq.fields import utcnow
 from django_delayq.index import Definition
 from django_delayq.mirror import compare, pages, sweep
 from django_delayq.models import Run, Schedule, ScheduleState, Status
+from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms, to_ms
 from tests.integration.mirroring import absent, flush_at, lose, mirrored, schedule, set_due, view
 from tests.support import YEARLY_CRON, make_due, run_burst

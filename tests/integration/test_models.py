@@ -13,8 +13,8 @@ from django.core.management import call_command
 from django.db import IntegrityError, connection
 from django.db.models import F
 
-from django_delayq.fields import utcnow
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status
+from django_delayq.models.fields import utcnow
 from tests.integration.admin_pages import client_for
 from tests.integration.mirroring import schedule
 

@@ -46,7 +46,7 @@ from django.test import Client
 from django.urls import path
 
 from django_delayq import alerts, orders
-from django_delayq.fields import utcnow
+from django_delayq.models.fields import utcnow
 from django_delayq.metrics.fleet import told_of_all
 from django_delayq.models import Alert, Schedule
 

@@ -9,8 +9,8 @@ from django.db import transaction
 
 from django_delayq import mirror, orders
 from django_delayq.exceptions import InvalidBackfill
-from django_delayq.fields import utcnow
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
+from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms, to_ms
 from tests.acceptance.support import PATIENCE_SECONDS
 from tests.app import tasks

@@ -8,11 +8,11 @@ from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import declared, ledger, mirror
-from django_delayq.fields import utcnow
 from django_delayq.index import web
 from django_delayq.ledger import Outcome, Won
 from django_delayq.mirror import fast
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
+from django_delayq.models.fields import utcnow
 from tests.app import tasks
 from tests.integration.admin_pages import LIST, RUNS, make_job
 from tests.support import OTHER_DAILY_CRON, YEARLY_CRON

@@ -8,9 +8,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_delayq import mirror, orders, status
-from django_delayq.fields import utcnow
 from django_delayq.index import Broker, Settlement
 from django_delayq.models import Condition, Origin, Run, ScheduleState
+from django_delayq.models.fields import utcnow
 from django_delayq.status import database_side
 from django_delayq.status.snapshot import DatabaseView, Snapshot
 from django_delayq.worker.loop import Worker

@@ -10,10 +10,10 @@ import pytest
 from django.core.management import call_command
 
 from django_delayq import controls, minutes, mirror, orders, status
-from django_delayq.fields import utcnow
 from django_delayq.index import Broker, Definition, MinuteCounts
 from django_delayq.index.counters import MISSED
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
+from django_delayq.models.fields import utcnow
 from django_delayq.status import database_side
 from django_delayq.status.snapshot import Comparison, RedisView, ServerView, Snapshot
 from django_delayq.worker.loop import Worker

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import transaction
 
-from django_delayq import conf, fields
+from django_delayq import conf
 from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends, task_finished
 from django_delayq.exceptions import JobHeld, WaitRefused
 from django_delayq.index import Broker
-from django_delayq.models import Run, Schedule
+from django_delayq.models import Run, Schedule, fields
 from django_delayq.testing import Runner
 from tests.app import tasks as app_tasks
 from tests.jobs.support import retried, tasks_setting

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_delayq import controls, explain, ledger
 from django_delayq.exceptions import DelayQError
-from django_delayq.fields import utcnow
+from django_delayq.models.fields import utcnow
 from django_delayq.plain import plain
 
 

@@ -7,11 +7,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from django_delayq import explain, ledger
-from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule
+from django_delayq.models.fields import utcnow
+from django_delayq.models.validators import is_storable
 from django_delayq.plain import plain
 from django_delayq.recurrence.zone import get_zone
-from django_delayq.validators import is_storable
 
 MOST_SHOWN = 1000
 #: Names that a misspelt one is compared with at most.

@@ -12,8 +12,8 @@ from django.db import DatabaseError
 
 from django_delayq import ledger, pruning
 from django_delayq.exceptions import DelayQError
-from django_delayq.fields import utcnow
 from django_delayq.management.progress import Progress
+from django_delayq.models.fields import utcnow
 from django_delayq.plain import plain
 
 

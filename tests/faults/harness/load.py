@@ -3,8 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
-from django_delayq.fields import utcnow
 from django_delayq.models import Schedule
+from django_delayq.models.fields import utcnow
 from tests.acceptance.support import wait_until
 
 from .oracle import History, due_points, histories_of

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from django_delayq.fields import utcnow
 from django_delayq.models import Run, Schedule
+from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import Recurrence, from_ms, to_ms
 
 from .trace import Trace

@@ -4,9 +4,9 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
-from django_delayq.fields import utcnow
 from django_delayq.index import Broker
 from django_delayq.models import Run
+from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 

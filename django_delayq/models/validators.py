@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from .exceptions import InvalidArguments
+from ..exceptions import InvalidArguments
 
 MAX_ARGUMENT_BYTES = 64 * 1024
 MAX_DEPTH = 32

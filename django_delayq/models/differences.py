@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from ..calls import registry
 from ..calls.decorators import Declared
-from ..models import Schedule
-from ..models import values as as_stored
-from ..models.kept import SWITCH_FIELDS
-from ..models.values import Values, fields_of, to_json, values_of
 from ..redaction import redact_arguments
+from . import Schedule
+from . import values as as_stored
+from .kept import SWITCH_FIELDS
+from .values import Values, fields_of, to_json, values_of
 
 __all__ = [
     "FIELDS", "RECURRENCE", "SWITCH", "Unit", "Values", "declared_schedule", "differing", "from_json", "shown",

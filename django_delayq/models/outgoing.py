@@ -15,8 +15,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
-from .exceptions import DeliveryFailed
-from .spelling import did_you_mean
+from ..exceptions import DeliveryFailed
+from ..spelling import did_you_mean
 
 #: Without TLS only to these: what is sent there does not leave the machine.
 LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))

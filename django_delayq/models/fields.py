@@ -8,7 +8,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.expressions import Expression
 from django.utils import timezone
 
-from .conf import use_tz
+from ..conf import use_tz
 
 
 def utcnow() -> datetime:
