@@ -19,9 +19,10 @@ from datetime import UTC, datetime
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
-from . import chain, ledger, mirror
+from . import ledger, mirror
 from .calls import tracing
 from .exceptions import InvalidBackfill
+from .ledger import chain
 from .models import Origin, Run, Schedule, Status
 from .models.fields import utcnow
 from .models.run import OPEN

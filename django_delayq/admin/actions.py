@@ -21,8 +21,9 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
-from .. import chain, ledger, orders
+from .. import ledger, orders
 from ..exceptions import InvalidBackfill, InvalidRecurrence
+from ..ledger import chain
 from ..models import Definition, Origin, Run, Schedule, ScheduleQuerySet
 from ..models.kept import MOST_AT_ONCE
 from ..models.validators import read_key

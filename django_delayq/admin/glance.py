@@ -16,10 +16,11 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from .. import chain, conf, ledger, mirror, status
+from .. import conf, ledger, mirror, status
 from ..calls import handover, registry
 from ..exceptions import BrokerError, InvalidRecurrence
-from ..grouping import grouped
+from ..ledger import chain
+from ..ledger.grouping import grouped
 from ..models import Condition, Control, Schedule, ScheduleState, Tag, explain_wait
 from ..models.fields import utcnow
 from ..recurrence.point import known_ms

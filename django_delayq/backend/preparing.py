@@ -19,7 +19,7 @@ from ..models.validators import validate_call
 from ..recurrence import from_ms, to_ms
 
 if TYPE_CHECKING:
-    from ..rows import RunRow
+    from ..ledger.rows import RunRow
 
 TaskCall = tuple[AnyTask, Iterable[Any], Mapping[str, Any]]
 
@@ -53,7 +53,7 @@ class Preparer:
         Raises:
             InvalidTask, InvalidArguments, UnknownTask: One of the calls can never be executed as it is.
         """
-        from ..rows import RunRow  # see `backend.py`, Note [Before the apps are loaded]
+        from ..ledger.rows import RunRow  # see `backend.py`, Note [Before the apps are loaded]
 
         items, known, all_calls = [], dict[int, Prepared](), list(calls)
         now, carried = from_ms(to_ms(utcnow())), tracing.carrier()

@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ..chain import state_of
 from ..exceptions import InvalidRecurrence
+from ..ledger.chain import state_of
+from ..ledger.rows import AnySchedule
 from ..recurrence import Cron, Every, Recurrence, Windowed, wake_at
 from ..recurrence.point import EPOCH, MICROSECOND
-from ..rows import AnySchedule
 from .sample import left as left_of
 
 MINUTE = timedelta(minutes=1)

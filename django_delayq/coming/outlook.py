@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from ..rows import AnySchedule
+from ..ledger.rows import AnySchedule
 from .groups import MINUTE, Group, Steps, grouped, per_step, starts
 
 HOUR = timedelta(hours=1)

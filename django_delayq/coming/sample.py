@@ -16,11 +16,11 @@ from typing import NamedTuple
 from django.db.models import Max, Min
 
 from .. import ledger
-from ..chain import state_of
 from ..exceptions import InvalidRecurrence
+from ..ledger.chain import state_of
+from ..ledger.rows import AnySchedule, ScheduleRow
 from ..models import Condition, Schedule, ScheduleState
 from ..recurrence.preview import preview
-from ..rows import AnySchedule, ScheduleRow
 
 #: So many enabled schedules are looked at, all of them; of more, about so many are drawn.
 MOST_READ = 2_000

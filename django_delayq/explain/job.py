@@ -5,10 +5,11 @@ from datetime import datetime, tzinfo
 
 from django.utils.translation import gettext as _
 
-from .. import chain, conf, ledger
+from .. import conf, ledger
 from ..calls import handover, parse_id
 from ..calls.call import backend_of
 from ..exceptions import UnknownTask
+from ..ledger import chain
 from ..models import Origin, Run, Status, explain_wait
 from ..recurrence.zone import get_zone
 from .entry import Entry

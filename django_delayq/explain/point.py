@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from .. import chain, ledger
+from .. import ledger
 from ..exceptions import InvalidRecurrence
+from ..ledger import chain
 from ..models import Definition, Origin, Run, Schedule, Status
 from ..models.run import OPEN
 from ..models.values import from_json

@@ -7,14 +7,15 @@ from functools import cached_property
 
 from django.utils.translation import gettext as _
 
-from .. import chain, conf, ledger
+from .. import conf, ledger
 from ..calls import handover, registry
 from ..exceptions import InvalidRecurrence
+from ..ledger import chain
+from ..ledger.rows import AnyRun
 from ..models import Condition, Control, Definition, Run, Schedule, Status, explain_wait
 from ..models.differences import SWITCH, differing, from_json, values_of
 from ..recurrence.words import describe
 from ..recurrence.zone import get_zone
-from ..rows import AnyRun
 from .entry import Entry
 from .outcome import describe_run, shown
 

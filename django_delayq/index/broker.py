@@ -11,7 +11,7 @@ from zlib import crc32
 
 from .. import conf
 from ..conf import Config
-from ..grouping import grouped
+from ..ledger.grouping import grouped
 from . import keys
 from .cluster import close, node_of, primaries
 from .connection import connector, translated

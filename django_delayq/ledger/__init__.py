@@ -3,7 +3,6 @@
 See `recording.py`, Note [Compare and set].
 """
 
-from ..rows import Outcome, Won, version_of
 from .attempts import attempts_of, keep_former
 from .bulk import check_tables, database, reader, writer, writing
 from .controls import HeldBack, held_back, read_cancellations, read_held_back
@@ -41,6 +40,7 @@ from .recording import (
     write_states,
 )
 from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, read_rollup_rows, read_rollups
+from .rows import Outcome, Won, version_of
 
 __all__ = [
     "BATCH",

@@ -9,7 +9,7 @@ from ..calls import history
 from ..calls.history import Attempt
 from ..models import Status
 from ..recurrence import to_ms
-from ..rows import AnyRun
+from .rows import AnyRun
 
 #: Rows that tell of no execution of their own.
 _NOT_EXECUTED = frozenset((Status.QUEUED, Status.SKIPPED))

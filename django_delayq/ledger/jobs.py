@@ -28,10 +28,10 @@ from ..calls.call import first_alias
 from ..models import Cancellation, Origin, Output, Run, Status
 from ..models.fields import utcnow
 from ..models.locks import locked
-from ..rows import Outcome, RunRow, Won
 from .attempts import keep_former
 from .bulk import database, writer
 from .reading import count_values, with_status
+from .rows import Outcome, RunRow, Won
 
 #: What `enqueue()` writes of a row; all other columns have their defaults.
 NEW_JOB = (

@@ -24,11 +24,11 @@ from django.db.models import Case, DateTimeField, Exists, OuterRef, Q, QuerySet,
 from .. import conf
 from ..models import Origin, Output, Run, Schedule, ScheduleState
 from ..models.run import OUTCOMES
-from ..rows import StateRow
 from .bulk import database, writer, writing
 from .jobs import find_expired
 from .locks import leave_locked, lock_free
 from .recording import lock_states
+from .rows import StateRow
 
 #: What ended in this time stays in any case, for users who look at what has just run.
 YOUNG = timedelta(minutes=10)

@@ -40,19 +40,19 @@ from typing import Any, NamedTuple
 
 from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
 
-from .. import chain
 from ..exceptions import InvalidRecurrence
 from ..models import Condition, Origin, Output, Run, Schedule, ScheduleState, Status
 from ..models.fields import utcnow
 from ..models.locks import locked
 from ..models.run import OPEN
-from ..rows import VERSION, AnySchedule, Outcome, RunRow, ScheduleRow, StateRow, Won, version_of
 from ..side_channels import note_failure
+from . import chain
 from .attempts import attempts_of, keep_former
 from .bulk import database, reader, writer, writing
 from .jobs import call_back
 from .locks import leave_locked, lock_free, locked_by_others
 from .reading import OF_JOBS, RUN, STATE, load_schedules
+from .rows import VERSION, AnySchedule, Outcome, RunRow, ScheduleRow, StateRow, Won, version_of
 
 
 class Change(NamedTuple):

@@ -6,9 +6,9 @@ Redis is read before the database: so what is newer in Redis is a restored backu
 from collections.abc import Mapping
 from enum import Enum
 
-from .. import chain
 from ..index import Broker, EntryView
 from ..index.keys import LONGEST_WAIT_MS
+from ..ledger import chain
 from .read import Wanted, keys_of, read_wanted
 from .write import write_wanted
 

@@ -15,8 +15,8 @@ from operator import attrgetter
 from typing import NamedTuple
 from zlib import crc32
 
+from ..ledger.rows import ScheduleRow
 from ..models.versions import TIMING_FIELDS
-from ..rows import ScheduleRow
 
 #: Grows when another set of fields, or another way to write them down, would give other sums for the same definition.
 VERSION = "1"

@@ -8,11 +8,12 @@ from typing import Any
 
 from django.db import connections, transaction
 
-from .. import chain, conf
+from .. import conf
 from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout, OtherLayout
 from ..index import Broker, EntryView, web
+from ..ledger import chain
+from ..ledger.rows import AnyRun
 from ..models import Schedule
-from ..rows import AnyRun
 from .layout import check_layout
 from .read import read_wanted
 from .runs import move_run, put_runs

@@ -9,12 +9,13 @@ from typing import Any
 from django.db import transaction
 from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
 
-from .. import chain, conf, ledger
+from .. import conf, ledger
 from ..index import Definition
+from ..ledger import chain
+from ..ledger.rows import ScheduleRow, StateRow
 from ..models import Condition, Schedule, ScheduleState, Tombstone
 from ..models.versions import moved, next_generation
 from ..recurrence import to_ms, wake_at
-from ..rows import ScheduleRow, StateRow
 from ..side_channels import send
 from ..signals import schedule_parked
 from .digest import PastDjango, digest_of, edited_past_django, sum_of_waiting

@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import chain
 
 from .. import ledger
-from ..chain import member_of
 from ..exceptions import DamagedKeys, OtherLayout
 from ..index import Broker, Shard
+from ..ledger.chain import member_of
 from .compare import compare
 from .layout import check_layout
 from .missed import last_key, note_all_put

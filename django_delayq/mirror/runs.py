@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from .. import chain, ledger
-from ..grouping import grouped
+from .. import ledger
 from ..index import Broker, Definition, EntryView, Index, Shard
 from ..index.keys import LONGEST_WAIT_MS, Mode
+from ..ledger import chain
+from ..ledger.grouping import grouped
+from ..ledger.rows import AnyRun
 from ..models import Origin
 from ..recurrence import to_ms
-from ..rows import AnyRun
 
 #: Modes of `upsert.lua` for a move, one after the other: it may come or go between two of them.
 _MOVING: tuple[Mode, ...] = ("move", "new", "move")

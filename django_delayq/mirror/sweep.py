@@ -4,8 +4,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .. import chain, ledger
+from .. import ledger
 from ..index import Broker, Shard
+from ..ledger import chain
 from ..models import Run, Schedule, Tombstone
 from .compare import compare
 from .layout import check_layout

@@ -16,7 +16,7 @@ from .point import from_seconds, seconds
 from .zone import LONGEST_SHIFT, get_zone, stretch
 
 if TYPE_CHECKING:
-    from ..rows import AnySchedule
+    from ..ledger.rows import AnySchedule
 
 #: The zone's stretches that are looked at between two points: decades, and an end to the search.
 MOST_STRETCHES = 200

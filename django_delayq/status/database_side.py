@@ -8,10 +8,11 @@ from typing import Any
 from django.db import connections
 from django.db.models import Case, Count, QuerySet, Value, When
 
-from .. import chain, conf, ledger, mirror, pruning
+from .. import conf, ledger, mirror, pruning
 from ..calls import handover, registry
 from ..exceptions import ForeignLayout
 from ..index import Broker
+from ..ledger import chain
 from ..models import Condition, Origin, Schedule, ScheduleState, Tombstone
 from ..models.fields import utcnow
 from .snapshot import MOST_COUNTED, MOST_READ, MOST_UNKNOWN, Comparison, DatabaseView, Named, Unnamed

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from .. import chain, ledger
+from .. import ledger
 from ..backend.preparing import moment
 from ..calls import as_called, new_result
 from ..calls.compat import AnyResult, AnyTask, normalize_json
 from ..calls.history import from_json
 from ..calls.registry import get_task
+from ..ledger import chain
 from ..models import Origin, Run, Schedule
 from ..recurrence import Recurrence, to_ms
 

@@ -24,12 +24,12 @@ from ..calls.history import from_json
 from ..calls.results import local
 from ..index.counters import MISSED, TOO_LATE, Counts
 from ..ledger import Outcome
+from ..ledger.rows import AnyRun, RunRow, ScheduleRow
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
 from ..plain import iso
 from ..recurrence import to_ms
 from ..redaction import redact_text
-from ..rows import AnyRun, RunRow, ScheduleRow
 from ..side_channels import Guard
 from ..signals import run_finished, run_skipped
 

@@ -53,11 +53,11 @@ from ..exceptions import (
     TaskTimeout,
 )
 from ..ledger import as_schedule
+from ..ledger.rows import ScheduleRow
 from ..models import Schedule, Status
 from ..models.run import OPEN
 from ..models.validators import find_unstorable, storable_json
 from ..redaction import redact_text, secret_texts
-from ..rows import ScheduleRow
 from ..signals import run_finished, run_started
 from . import isolated
 from .announcing import begin_job, close_job, end_job, idempotency_key, nothing, ping, running_job, send_signal

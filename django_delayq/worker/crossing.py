@@ -18,7 +18,7 @@ from typing import Any
 from ..calls import call_of
 from ..calls.call import backend_of
 from ..calls.registry import get_task
-from ..rows import Outcome, RunRow, ScheduleRow, StateRow
+from ..ledger.rows import Outcome, RunRow, ScheduleRow, StateRow
 
 #: So much of a message, and of the end of a traceback, crosses.
 MOST_TEXT, MOST_TRACEBACK = 10_000, 100_000

@@ -21,9 +21,9 @@ from django.db import DatabaseError, Error, connections
 from .. import ledger, mirror
 from ..conf import Config
 from ..exceptions import BrokerError, ForeignLayout
-from ..grouping import grouped
 from ..index import Shard
 from ..ledger import HeldBack
+from ..ledger.grouping import grouped
 from ..models.fields import utcnow
 from .held import AGAIN_MS, Held, Verdicts
 from .isolation import Isolation

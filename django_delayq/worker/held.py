@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import Error
 
-from .. import chain
 from ..calls import Call, tracing
 from ..calls.capture import Output
 from ..calls.compat import AnyTask
 from ..exceptions import BrokerError
-from ..grouping import grouped
 from ..index import Entry, Settlement, Shard
-from ..ledger import Outcome, keep_former
+from ..ledger import Outcome, chain, keep_former
+from ..ledger.grouping import grouped
+from ..ledger.rows import RunRow, ScheduleRow
 from ..models import Status
 from ..recurrence import Skip, from_ms, to_ms
-from ..rows import RunRow, ScheduleRow
 from ..side_channels import send
 from ..signals import lease_lost
 from .announcing import close_job, labels_of

@@ -67,18 +67,18 @@ from datetime import datetime, timedelta
 
 from django.db import DatabaseError
 
-from .. import chain, ledger
+from .. import ledger
 from ..calls import call_of
 from ..calls.call import backend_of
 from ..calls.compat import AnyTask
 from ..calls.registry import get_task
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..index import Index
-from ..ledger import Outcome, Won, version_of
+from ..ledger import Outcome, Won, chain, version_of
+from ..ledger.rows import RunRow, ScheduleRow
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
 from ..recurrence import Skip, Windowed, decide_all, from_ms, to_ms, too_old
-from ..rows import RunRow, ScheduleRow
 from .announcing import close_job
 from .held import Held, Verdicts, holds_until_end
 

@@ -19,15 +19,15 @@ from collections.abc import Callable, Sequence
 
 from django.db import DatabaseError
 
-from .. import chain, ledger, mirror
+from .. import ledger, mirror
 from ..exceptions import InvalidRecurrence
 from ..index import Index, Shard
 from ..index.counters import Counts
-from ..ledger import Outcome, Won, version_of
+from ..ledger import Outcome, Won, chain, version_of
+from ..ledger.rows import RunRow
 from ..models import Run, Schedule, ScheduleState, Status
 from ..models.run import OPEN
 from ..recurrence import from_ms, to_ms
-from ..rows import RunRow
 from .announcing import announce, nothing
 from .held import AGAIN_MS, Claimed, Due, Held, Verdicts
 from .judge import judge, show, take_over, write_running

@@ -70,7 +70,7 @@ def main() -> None:
     set_up()
     from django_delayq.calls import registry
     from django_delayq.calls.isolation import isolation_of
-    from django_delayq.rows import RunRow
+    from django_delayq.ledger.rows import RunRow
     from django_delayq.worker import isolated
     from tests.app.tasks import noop
     from tests.faults.isolated_tasks import leak

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
-from django_delayq import rows
 from django_delayq.index import Broker, scripts
+from django_delayq.ledger import rows
 from django_delayq.models import fields
 from django_delayq.recurrence import from_ms
 from django_delayq.worker import calling

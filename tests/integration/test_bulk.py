@@ -8,8 +8,8 @@ from django.db import connection, connections
 
 from django_delayq import ledger
 from django_delayq.ledger import Outcome, Won, bulk
+from django_delayq.ledger.rows import RunRow
 from django_delayq.models import Run, Schedule, ScheduleState
-from django_delayq.rows import RunRow
 from tests.support import YEARLY_CRON
 
 pytestmark = pytest.mark.django_db

@@ -20,8 +20,8 @@ from django_delayq.calls import isolation
 from django_delayq.calls.compat import InvalidTask, task
 from django_delayq.calls.isolation import Isolation, isolation_of
 from django_delayq.exceptions import InvalidArguments, ProcessDied, TaskTimeout
+from django_delayq.ledger.rows import RunRow
 from django_delayq.models import Schedule
-from django_delayq.rows import RunRow
 from django_delayq.testing import Runner
 from django_delayq.worker.crossing import pack_error, pack_row, unpack_error, unpack_outcome
 from tests.jobs.support import DECORATOR_OPTIONS

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from django_delayq.chain import member_of
+from django_delayq.ledger.chain import member_of
 from django_delayq.models import Run, Schedule
 from django_delayq.worker.held import Held
 from django_delayq.worker.loop import Worker

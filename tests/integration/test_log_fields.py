@@ -13,8 +13,8 @@ import structlog
 
 from django_delayq import orders
 from django_delayq.ledger import Outcome
+from django_delayq.ledger.rows import RunRow
 from django_delayq.models import Run, Schedule
-from django_delayq.rows import RunRow
 from django_delayq.worker.announcing import log_run
 from django_delayq.worker.logs import JsonFormatter, LineFormatter, TaskFilter
 from tests.acceptance.support import ROOT, command_environment

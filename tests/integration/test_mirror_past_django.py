@@ -9,7 +9,8 @@ from django.core import serializers
 from django.db import connection
 from django.db.models import F
 
-from django_delayq import chain, mirror, orders
+from django_delayq import mirror, orders
+from django_delayq.ledger import chain
 from django_delayq.mirror import fast
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.models.fields import utcnow

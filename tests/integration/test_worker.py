@@ -9,10 +9,11 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import autoreload
 
-from django_delayq import chain, mirror, orders
+from django_delayq import mirror, orders
 from django_delayq.calls import registry
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.index import Settlement
+from django_delayq.ledger import chain
 from django_delayq.models import Condition, Run, Schedule, ScheduleState, Status
 from django_delayq.recurrence import from_ms, to_ms
 from django_delayq.signals import run_finished

@@ -20,9 +20,9 @@ from django.db import (
 from django_delayq import ledger, orders
 from django_delayq.index import Shard
 from django_delayq.index.counters import Counts
+from django_delayq.ledger.rows import RunRow
 from django_delayq.models import Origin, Run, Status
 from django_delayq.models.fields import utcnow
-from django_delayq.rows import RunRow
 from django_delayq.worker import recorder
 from django_delayq.worker.held import Held, Verdicts
 from django_delayq.worker.loop import Worker

@@ -10,8 +10,8 @@ from django.db import connections
 from django_delayq.backend import DelayQBackend
 from django_delayq.calls import DelayQTask, parse_id
 from django_delayq.calls.compat import TaskResultStatus, task, task_enqueued, task_finished, task_started
-from django_delayq.chain import member_of_run
 from django_delayq.index import Broker, EntryView, keys
+from django_delayq.ledger.chain import member_of_run
 from django_delayq.mirror import check_layout, fast, rebuild
 from django_delayq.models import Run
 from django_delayq.worker.trip import Trip

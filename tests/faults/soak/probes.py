@@ -3,9 +3,9 @@
 import re
 import time
 
-from django_delayq.chain import parse_member
 from django_delayq.index import Shard, keys
 from django_delayq.index.broker import text
+from django_delayq.ledger.chain import parse_member
 from django_delayq.models import Run
 from django_delayq.recurrence import from_ms, to_ms
 from tests.acceptance.support import wait_until

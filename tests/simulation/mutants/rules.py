@@ -146,7 +146,7 @@ RULES = (
         h.late_after_an_edit, "I1 a due point without a row",
     ),
     mutant(
-        "noowes", "R8 what the mirror owes is remembered", "chain:left_undecided",
+        "noowes", "R8 what the mirror owes is remembered", "ledger.chain:left_undecided",
         "if due is None or not", "if True or not",
         hl.edited_and_flushed, "I1 a due point without a row",
     ),

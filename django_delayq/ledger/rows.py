@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Self
 
-from .calls import Call
-from .calls.results import result_id
-from .models import Condition, Origin, Run, Schedule, ScheduleState
-from .recurrence import Recurrence
-from .recurrence.policy import Recurring
+from ..calls import Call
+from ..calls.results import result_id
+from ..models import Condition, Origin, Run, Schedule, ScheduleState
+from ..recurrence import Recurrence
+from ..recurrence.policy import Recurring
 
 
 @dataclass(slots=True, eq=False)

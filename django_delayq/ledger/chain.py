@@ -8,11 +8,11 @@ and never before the last edit, so an edit creates no due point in the past.
 
 from datetime import datetime
 
-from .exceptions import InvalidRecurrence
-from .models import Origin, Schedule, ScheduleState
-from .recurrence import from_ms, to_ms, wake_at
-from .recurrence.point import micros
-from .recurrence.policy import MISSED, OVERLAP
+from ..exceptions import InvalidRecurrence
+from ..models import Origin, Schedule, ScheduleState
+from ..recurrence import from_ms, to_ms, wake_at
+from ..recurrence.point import micros
+from ..recurrence.policy import MISSED, OVERLAP
 from .rows import AnyRun, AnySchedule, AnyState
 
 
