@@ -46,7 +46,7 @@ _runners = 0
 QUEUE_NAME = rules.QUEUE_NAME
 PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 MAX_SHARDS = 4096
-#: The layout of the database and of the index in Redis. See `mirror/layout.py`, Note [Releases of one layout].
+#: The layout of the database and of the index in Redis. See `sync/layout.py`, Note [Releases of one layout].
 LAYOUT = 1
 #: Scripts unpack a whole batch onto Lua's stack, and larger batches only block Redis for longer.
 MAX_BATCH_SIZE = 1000

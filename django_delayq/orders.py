@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
-from . import ledger, mirror
+from . import ledger, sync
 from .calls import tracing
 from .exceptions import InvalidBackfill
 from .ledger import chain
@@ -70,7 +70,7 @@ def run_each_now(schedules: Iterable[Schedule], *, now: datetime | None = None) 
 def _insert_orders(runs: list[Run], using: str) -> list[Run]:
     with transaction.atomic(using=using):
         Run._base_manager.using(using).bulk_create(runs)
-        mirror.put_after_commit(runs, using=using)
+        sync.put_after_commit(runs, using=using)
     return runs
 
 
@@ -115,7 +115,7 @@ def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int =
     with transaction.atomic(using=using):
         pruned = ledger.lock_horizon(current.pk, using)  # which may have risen since
         runs = _insert([run for run in rows if pruned is None or run.due_at > pruned], using)
-        mirror.put_after_commit(runs, using=using)
+        sync.put_after_commit(runs, using=using)
     return runs
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from django.apps import apps
 from django.db.models.signals import post_delete, post_migrate, post_save, pre_save
 
-from . import conf, declared, mirror
+from . import conf, declared, sync
 from .models import Schedule, ScheduleQuerySet, Tombstone
 from .models.primary import heirs
 from .signals import definitions_changed, definitions_deleted
@@ -35,11 +35,11 @@ def _loaded_raw(instance: Schedule, raw: bool, using: str, **kwargs: Any) -> Non
 
 
 def _saved(instance: Schedule, using: str, **kwargs: Any) -> None:
-    mirror.mirror_after_commit([instance.pk], using=using)
+    sync.mirror_after_commit([instance.pk], using=using)
 
 
 def _changed(pks: list[int], using: str, **kwargs: Any) -> None:
-    mirror.mirror_after_commit(pks, using=using)
+    sync.mirror_after_commit(pks, using=using)
 
 
 def _deleted(instance: Schedule, using: str, origin: object = None, **kwargs: Any) -> None:
@@ -53,7 +53,7 @@ def _deleted(instance: Schedule, using: str, origin: object = None, **kwargs: An
 def _bulk_deleted(entries: Sequence[tuple[int, str, int]], using: str, **kwargs: Any) -> None:
     if entries and conf.get_config().mirror:
         Tombstone.add(entries, using=using)
-        mirror.sweep_after_commit(len(entries), using=using)
+        sync.sweep_after_commit(len(entries), using=using)
 
 
 def _migrated(using: str, verbosity: int, stdout: Any = None, **kwargs: Any) -> None:

@@ -178,8 +178,8 @@ def web_timeout() -> Iterator[float]:
     And have a worker that listens for hints look more often whether it is to stop: each test with one waits for that.
     And have none that prunes leave the database to others, of which there are none.
     """
-    from django_delayq import pruning
     from django_delayq.index import web
+    from django_delayq.sync import pruning
     from django_delayq.worker import upkeep
 
     shipped = web.TIMEOUT_SECONDS
@@ -227,7 +227,7 @@ def prefix(request: pytest.FixtureRequest) -> Iterator[str | None]:
     settings.DELAYQ = {**settings.DELAYQ, "PREFIX": name}
     from django_delayq.index import Broker
     from django_delayq.index.web import forget_broker
-    from django_delayq.mirror import layout
+    from django_delayq.sync import layout
 
     layout._known.clear()
     yield name

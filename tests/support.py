@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management import call_command
 from django.db import transaction
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.index import Broker
 from django_delayq.models import Schedule
 from django_delayq.recurrence import Recurrence, from_ms, to_ms
@@ -47,11 +47,11 @@ def make_due(broker: Broker, schedule: Schedule, ago: timedelta | None = None) -
     with transaction.atomic():  # a worker that is at work sees both or none
         Schedule._base_manager.filter(pk=schedule.pk).update(created_at=before)
         Schedule.objects.filter(pk=schedule.pk).update(effective_from=before, generation=schedule.generation + 1)
-    mirror.check_layout(broker)
+    sync.check_layout(broker)
     for place in broker.shards():
         broker.swap_epochs([place], None, "test")
     broker.remove(broker.shard_of(f"s{schedule.pk}", schedule.queue), [(f"s{schedule.pk}", 10**15, "")])
-    mirror.full_sweep(broker)
+    sync.full_sweep(broker)
     return earlier
 
 

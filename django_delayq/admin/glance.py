@@ -16,7 +16,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from .. import conf, ledger, mirror, status
+from .. import conf, ledger, status, sync
 from ..calls import handover, registry
 from ..exceptions import BrokerError, InvalidRecurrence
 from ..ledger import chain
@@ -54,7 +54,7 @@ def ask_redis(schedules: list[Schedule]) -> Redis:
     if not conf.get_config().mirror or not schedules:
         return Redis()
     try:
-        return Redis(mirror.read_entries(schedules))
+        return Redis(sync.read_entries(schedules))
     except BrokerError as error:
         return Redis(error=str(error))
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from django.db import IntegrityError, connections, transaction
 
-from .. import conf, ledger, mirror
+from .. import conf, ledger, sync
 from ..calls import as_called, parse_id
 from ..calls.compat import AnyResult, TaskResultDoesNotExist, task_enqueued
 from ..exceptions import JobHeld, KeyTaken
@@ -50,7 +50,7 @@ def enqueue(items: Sequence[tuple[AnyResult, RunRow]], sender: type) -> None:
             object.__setattr__(result, "backend", row.backend)
     if fresh:
         tell = partial(_tell_enqueued, [result for result, _ in fresh], sender)
-        mirror.put_after_commit([row for _, row in fresh], using=using, then=tell)
+        sync.put_after_commit([row for _, row in fresh], using=using, then=tell)
 
 
 def _warn_of_others(using: str) -> None:
@@ -91,7 +91,7 @@ def cancel(job: Run, keep_seconds: float) -> bool:
         BrokerUnavailable: Redis does not answer; nothing was changed.
     """
     expires_at = utcnow() + timedelta(seconds=keep_seconds)
-    return _change(job, lambda: ledger.cancel_job(job, expires_at), lambda broker: mirror.forget_run(broker, job))
+    return _change(job, lambda: ledger.cancel_job(job, expires_at), lambda broker: sync.forget_run(broker, job))
 
 
 def move(job: Run, when: datetime) -> bool:
@@ -100,7 +100,7 @@ def move(job: Run, when: datetime) -> bool:
 
     def follow(broker: Broker) -> None:
         job.due_at = due_at
-        mirror.move_run(broker, job, due_at)
+        sync.move_run(broker, job, due_at)
 
     return _change(job, lambda: ledger.move_job(job, due_at), follow)
 
@@ -110,7 +110,7 @@ def _change(job: Run, write: Any, follow: Any) -> bool:
         return False
     if job.status == Status.RUNNING:
         raise _held(job)
-    if conf.get_config().mirror and not mirror.move_now(job, utcnow() + HOLD):
+    if conf.get_config().mirror and not sync.move_now(job, utcnow() + HOLD):
         raise _held(job)
     using = ledger.database()
     with transaction.atomic(using=using):
@@ -119,7 +119,7 @@ def _change(job: Run, write: Any, follow: Any) -> bool:
             if fresh is not None and fresh.status == Status.RUNNING:
                 raise _held(job)
             return False
-        mirror.follow_after_commit(follow, using=using)
+        sync.follow_after_commit(follow, using=using)
     return True
 
 
@@ -149,5 +149,5 @@ def retry(job: Run) -> bool:
                 f"The job {job.result_id} is not retried: {name} has its unique key. Wait for its end."
             ) from None
         job.status, job.due_at, job.generation = Status.QUEUED, now, job.generation + 1
-        mirror.put_after_commit([job], using=using)
+        sync.put_after_commit([job], using=using)
     return True

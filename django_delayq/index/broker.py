@@ -210,7 +210,7 @@ class Broker:
             self.ask("set", self._key("swept"), value)
 
     def missed_mark(self) -> str | None:
-        """Return how far rows were looked through that were not put: see `mirror/missed.py`."""
+        """Return how far rows were looked through that were not put: see `sync/missed.py`."""
         return self._get("missed")
 
     def note_missed_mark(self, value: str) -> None:

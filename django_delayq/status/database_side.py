@@ -8,13 +8,14 @@ from typing import Any
 from django.db import connections
 from django.db.models import Case, Count, QuerySet, Value, When
 
-from .. import conf, ledger, mirror, pruning
+from .. import conf, ledger, sync
 from ..calls import handover, registry
 from ..exceptions import ForeignLayout
 from ..index import Broker
 from ..ledger import chain
 from ..models import Condition, Origin, Schedule, ScheduleState, Tombstone
 from ..models.fields import utcnow
+from ..sync import pruning
 from .snapshot import MOST_COUNTED, MOST_READ, MOST_UNKNOWN, Comparison, DatabaseView, Named, Unnamed
 
 #: A worker mirrors within about 2 s what a request could not. What is older than this, nobody has mirrored.
@@ -116,7 +117,7 @@ def find_unknown(used: Sequence[str] | None = None) -> Named:
     return Named(len(found), tuple(sorted(names)[:NAMES_SHOWN]))
 
 
-def compare(broker: Broker, *, most: int = mirror.MOST_COMPARED, queues: Sequence[str] | None = None) -> Comparison:
+def compare(broker: Broker, *, most: int = sync.MOST_COMPARED, queues: Sequence[str] | None = None) -> Comparison:
     """Compare Redis with the database by counts up to `most`; look at no single entry but those moved or deleted.
 
     `queues` are those of schedules, if they are known.
@@ -127,12 +128,12 @@ def compare(broker: Broker, *, most: int = mirror.MOST_COMPARED, queues: Sequenc
     """
     layout = broker.layout()
     try:
-        mirror.check_layout(broker, claim=False)
+        sync.check_layout(broker, claim=False)
     except ForeignLayout as error:
         return Comparison("foreign", str(error))
     unnamed = find_unnamed(queues)
     without = [each.name for each in unnamed if each.kind == "queue"]
-    drift = mirror.drift(broker, most=min(most, MOST_READ) if without else most, without=without)
+    drift = sync.drift(broker, most=min(most, MOST_READ) if without else most, without=without)
     return Comparison(
         "none" if layout is None else "ours",
         drift=drift,
@@ -174,7 +175,7 @@ def find_unnamed(used: Sequence[str] | None = None) -> list[Unnamed]:
     return unnamed + [Unnamed("backend", alias, jobs["backend"][alias]) for alias in sorted(aliases)]
 
 
-def _stale_edits(broker: Broker, drift: mirror.Drift) -> int:
+def _stale_edits(broker: Broker, drift: sync.Drift) -> int:
     """Count old edits that Redis has not followed. A member that is leased leaves its old shard only afterwards."""
     using, before = ledger.database(), utcnow() - STALE
     old = Tombstone._base_manager.using(using).filter(created_at__lt=before).order_by("pk")

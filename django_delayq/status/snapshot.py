@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 
 from ..index.counters import Counts
 from ..minutes import Load
-from ..mirror import LIVE_SECONDS, Drift
 from ..models import Control
-from ..pruning import LastPass
+from ..sync import LIVE_SECONDS, Drift
+from ..sync.pruning import LastPass
 
 #: Nobody looks at more, and a count takes longer the more there are. A count that is one more means: more than that.
 MOST_COUNTED = 100_000

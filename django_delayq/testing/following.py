@@ -4,13 +4,13 @@ from typing import Any
 
 from django.db.models.signals import post_save
 
-from .. import conf, ledger, mirror
-from ..mirror import PAGE
-from ..mirror.read import read_wanted
+from .. import conf, ledger, sync
 from ..models import Schedule
 from ..models.primary import heirs
 from ..recurrence import to_ms
 from ..signals import definitions_changed
+from ..sync import PAGE
+from ..sync.read import read_wanted
 from .index import MemoryIndex
 
 
@@ -42,20 +42,20 @@ class Following:
     def everything(self) -> None:
         """Compare all schedules: one may have been rolled back, or written by SQL."""
         self._changed.clear()
-        mirror.sync(self.index, Schedule._base_manager.using(ledger.database()).values_list("pk", flat=True))
+        sync.sync(self.index, Schedule._base_manager.using(ledger.database()).values_list("pk", flat=True))
         self._rows()
 
     def go_on(self) -> None:
         """Follow what was written since the last call."""
         if self._changed:
             changed, self._changed = self._changed, set()
-            mirror.sync(self.index, changed)
+            sync.sync(self.index, changed)
         self._rows()
 
     def _rows(self) -> None:
         """Put orders and jobs there that are not, and move those that were moved: a `TestCase` never commits."""
         for page in ledger.open_pages(PAGE):
-            mirror.put_runs(self.index, page)
+            sync.put_runs(self.index, page)
             for run in page:
                 if self.index.point_ms(run) not in (None, to_ms(run.due_at)) and run.is_job:
-                    mirror.move_run(self.index, run, run.due_at)
+                    sync.move_run(self.index, run, run.due_at)

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from django.utils import timezone
 
-from .. import conf, mirror
+from .. import conf, sync
 from ..calls.compat import AnyTask
 from ..calls.registry import get_task
 from ..exceptions import DelayQError
@@ -55,7 +55,7 @@ class Runner(Assertions):
             index = MemoryIndex("test")
             self.bench = Bench(self.clock, index)
             self.following = Following(index)
-            self._last = mirror.last_key()
+            self._last = sync.last_key()
             self.following.connect()
             stack.callback(self.following.disconnect)
             for signal in (run_finished, run_skipped):
@@ -90,7 +90,7 @@ class Runner(Assertions):
         Raises:
             ValueError: It is too late for that, or `when` is naive.
         """
-        if self._moved or mirror.last_key() > self._last:
+        if self._moved or sync.last_key() > self._last:
             raise ValueError("start_at() comes first. The clock has moved, or jobs were enqueued; use move_to().")
         self.clock.set(to_ms(_aware(when)))
 

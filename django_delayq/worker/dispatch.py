@@ -18,7 +18,7 @@ from datetime import datetime
 
 from django.db import DatabaseError, Error, connections
 
-from .. import ledger, mirror
+from .. import ledger, sync
 from ..conf import Config
 from ..exceptions import BrokerError, ForeignLayout
 from ..index import Shard
@@ -374,7 +374,7 @@ class Claims:
         if not epoch or told != epoch:
             return True
         try:
-            mirror.check_layout(self.upkeep.broker)
+            sync.check_layout(self.upkeep.broker)
         except ForeignLayout as error:
             self.upkeep.fail(error)
             return False

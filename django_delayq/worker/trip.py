@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from django.db import DatabaseError
 
-from .. import ledger, mirror
+from .. import ledger, sync
 from ..exceptions import InvalidRecurrence
 from ..index import Index, Shard
 from ..index.counters import Counts
@@ -111,7 +111,7 @@ class Trip:
         for run in verdicts.orphans:
             ledger.close_orphan(run, "the schedule was deleted")
         if verdicts.park:
-            mirror.note_parked([int(held.member[1:]) for held in verdicts.park])
+            sync.note_parked([int(held.member[1:]) for held in verdicts.park])
             verdicts.settle += [held.drop() for held in verdicts.park]
 
     def begin(self, batch: Sequence[Held]) -> Verdicts:
@@ -270,14 +270,14 @@ class Trip:
         dues = []
         if self._unqueued:  # before the schedule goes on, or a crash would leave them to a sweep
             runs = self._unqueued
-            mirror.put_runs(self.index, runs)
+            sync.put_runs(self.index, runs)
             self._unqueued = []
             shards = [self.index.shard_of(chain.member_of_run(run), run.queue) for run in runs]
             dues = [Due(there, to_ms(run.due_at)) for there, run in zip(shards, runs, strict=True)]
         settled = self.index.settle(shard, [held.settlement for held in batch if held.settlement is not None])
         if self._callbacks:  # what is missed here, the next sweep puts there
             callbacks, self._callbacks = self._callbacks, []
-            mirror.put_runs(self.index, callbacks)
+            sync.put_runs(self.index, callbacks)
         return [*dues, Due(shard, settled.head_ms, settled.now_ms)]
 
 

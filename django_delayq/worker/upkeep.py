@@ -5,7 +5,7 @@ One worker at a time does what several would only do several times: full sweeps,
 looks for alerts. It holds the key `<prefix>:upkeep` for `broker.UPKEEP_MS` and renews it every RENEW_SECONDS
 and after each page of the long chores. The others look when the lease would end, so that a holder that dies
 is replaced within these seconds; a holder that has lost the lease stops after the page that it is at.
-A worker that finds a shard flushed waits for no lease: it takes this over and rebuilds (`mirror/rebuild.py`, Note [One
+A worker that finds a shard flushed waits for no lease: it takes this over and rebuilds (`sync/rebuild.py`, Note [One
 worker rebuilds]). A worker that takes the lease because it is free rebuilds first what a dead holder has left.
 The lease only saves work: what is done twice does no harm. What must not wait for the end of a dead holder's lease each
 worker does for itself: delta sweeps.
@@ -23,7 +23,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, Error, connections
 
-from .. import alerts, conf, ledger, minutes, mirror, pruning
+from .. import alerts, conf, ledger, minutes, sync
 from ..calls import tracing
 from ..exceptions import (
     BrokerError,
@@ -37,13 +37,14 @@ from ..exceptions import (
 )
 from ..index import Broker, Shard, probe
 from ..redaction import redact_text
+from ..sync import pruning
 from .trouble import Backoff, forget_frames, repair
 
 logger = logging.getLogger("django_delayq.worker")
 
 DELTA_SECONDS = 2.0
-#: A full sweep is due so long after the last one; see `mirror/swept.py`, Note [When a full sweep is due].
-FULL_SECONDS = mirror.FULL_SECONDS
+#: A full sweep is due so long after the last one; see `sync/swept.py`, Note [When a full sweep is due].
+FULL_SECONDS = sync.FULL_SECONDS
 #: Each worker says so often that it lives, and the holder of the lease looks whether a full sweep or a pass of pruning
 #: is due: the sweep also because Redis was replaced.
 HEARTBEAT_SECONDS = 30.0
@@ -135,23 +136,23 @@ class Upkeep:
     def _prepare(self, burst: bool) -> None:
         self._examined = probe.examine(self.broker, self._said)
         ledger.check_tables()
-        mirror.take_layout(self.broker)
+        sync.take_layout(self.broker)
         self._build()
-        mirror.delta_sweep(self.broker)
+        sync.delta_sweep(self.broker)
         if burst:  # there is no thread that does it later
             self._hold()
             if self.holds:
                 self._count_up()
-                mirror.sweep_if_due(self.broker, go_on=lambda checked: self._keep())
+                sync.sweep_if_due(self.broker, go_on=lambda checked: self._keep())
                 self._prune(seconds=BURST_PRUNE_SECONDS)
                 self._look()
                 self._let_go()
         self.broker.heartbeat(self.broker.now_ms(), self._details())
-        mirror.check_layout(self.broker)  # once more: see `mirror/switch.py`, Note [Said before it is looked]
+        sync.check_layout(self.broker)  # once more: see `sync/switch.py`, Note [Said before it is looked]
 
     def _details(self) -> str:
         queues = sorted({shard.queue for shard in self.shards})
-        own = mirror.own_layout(self.broker)
+        own = sync.own_layout(self.broker)
         told = {"queues": queues, "started": self._started, "layout": own.version, "shards": own.shards}
         return json.dumps({**told, **self._describe()})
 
@@ -223,7 +224,7 @@ class Upkeep:
 
     def _round(self) -> None:
         if self._check_layout.is_set():
-            mirror.check_layout(self.broker)
+            sync.check_layout(self.broker)
             self._check_layout.clear()
             self._due["beat"] = 0.0
             self._examined = self._examined or None  # servers that do not say who they are may be others
@@ -243,7 +244,7 @@ class Upkeep:
 
     def _long_chores(self, run_ids: str) -> None:
         """Sweep and prune, where it is time."""
-        report = mirror.sweep_if_due(
+        report = sync.sweep_if_due(
             self.broker,
             every_seconds=FULL_SECONDS,
             go_on=self._between_pages,
@@ -257,9 +258,9 @@ class Upkeep:
     def _build(self) -> None:
         """Rebuild what was flushed; come again soon where this failed, or another worker is at it."""
         self._due["build"] = time.monotonic() + RENEW_SECONDS
-        mirror.check_layout(self.broker)
-        self.rebuilds += mirror.rebuild(self.broker, self.broker.shards(), go_on=self._while_building)
-        if not mirror.unbuilt(self.broker):
+        sync.check_layout(self.broker)
+        self.rebuilds += sync.rebuild(self.broker, self.broker.shards(), go_on=self._while_building)
+        if not sync.unbuilt(self.broker):
             self._due["build"] = math.inf
 
     def _while_building(self) -> bool:
@@ -345,13 +346,13 @@ class Upkeep:
         """Say that this worker lives, mirror what the fast path missed and so on, where it is time."""
         now = time.monotonic()
         if now >= self._due["beat"]:
-            mirror.check_release()
+            sync.check_release()
             self._beat_ms = self.broker.now_ms()
             self.broker.heartbeat(self._beat_ms, self._details())  # a flush takes the details away too
             self._due["beat"] = now + min(HEARTBEAT_SECONDS, FULL_SECONDS)
         if now >= self._due["delta"]:
-            more = mirror.delta_sweep(self.broker, rows=self.holds) >= mirror.PAGE
-            more = (self.holds and ledger.prune_expired(mirror.PAGE) >= mirror.PAGE) or more
+            more = sync.delta_sweep(self.broker, rows=self.holds) >= sync.PAGE
+            more = (self.holds and ledger.prune_expired(sync.PAGE) >= sync.PAGE) or more
             wait = 0.0 if more else DELTA_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the workers
             self._due["delta"] = now + wait
         if now >= self._due["lease"]:

@@ -63,7 +63,7 @@ class Bench:
 
     def step(self, name: str, write: Callable[[], Any], *, sweep: bool = False) -> None:
         """Write, wait and print; `sweep`: make the full sweep that is due within ten minutes else."""
-        from django_delayq import mirror
+        from django_delayq import sync
         from django_delayq.models import Schedule, Tombstone
 
         note_chores_done(self.broker)
@@ -71,14 +71,14 @@ class Bench:
 
         def is_mirrored() -> bool:
             left = list(Schedule.objects.unmirrored().order_by("generation").values_list("pk")[:1])
-            return not left and not Tombstone.objects.exists() and mirror.drift(self.broker).total == 0
+            return not left and not Tombstone.objects.exists() and sync.drift(self.broker).total == 0
 
         with saving() as saves:
             began = time.monotonic()
             write()
             call = time.monotonic() - began
             if sweep:
-                mirror.sweep_now(self.broker)
+                sync.sweep_now(self.broker)
             while not is_mirrored():
                 time.sleep(0.2)
             mirrored = time.monotonic() - began - call
@@ -173,13 +173,13 @@ def main() -> None:
 
 def measure(options: argparse.Namespace) -> None:
     """Make all steps."""
-    from django_delayq import mirror
+    from django_delayq import sync
     from django_delayq.index import Broker
     from django_delayq.models import Schedule
 
     broker = Broker(timeout_seconds=30)
-    mirror.check_layout(broker)
-    mirror.rebuild(broker, broker.shards())
+    sync.check_layout(broker)
+    sync.rebuild(broker, broker.shards())
     note_chores_done(broker)
     with running_workers(broker, options.workers) as pids:
         bench = Bench(options, broker, pids)
@@ -187,7 +187,7 @@ def measure(options: argparse.Namespace) -> None:
             bench.create()
         bench.rest()
     began = time.monotonic()
-    report = mirror.full_sweep(broker, dry_run=True)
+    report = sync.full_sweep(broker, dry_run=True)
     print(f"compared in {time.monotonic() - began:.1f} s: {report.checked} entries, {len(report.lines)} differ")
     if report.lines:
         raise SystemExit("\n".join(report.lines[:10]))

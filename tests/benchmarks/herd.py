@@ -60,14 +60,14 @@ def prepare(options: argparse.Namespace) -> None:
 
 def choose_minute(broker: Any) -> datetime:
     """Give the herd the next minute that is far enough away, and have it mirrored."""
-    from django_delayq import mirror
+    from django_delayq import sync
     from django_delayq.models import Schedule
 
     herd = Schedule.objects.filter(description=HERD)
     began = time.monotonic()
     due = (datetime.now(UTC) + timedelta(seconds=60 + READY_SECONDS)).replace(second=0, microsecond=0)
     herd.update(cron=f"{due.minute} {due.hour} * * *")
-    while mirror.delta_sweep(broker):
+    while sync.delta_sweep(broker):
         pass
     print(f"  all of the herd edited and mirrored in {time.monotonic() - began:.1f} s", flush=True)
     return due
@@ -144,14 +144,14 @@ def main() -> None:
     parser.add_argument("--history-days", type=int, help="in every second round, older runs are pruned meanwhile")
     options = parser.parse_args()
     with redis_of_its_own(shards=options.shards, cluster=options.cluster, HISTORY_DAYS=options.history_days):
-        from django_delayq import mirror
+        from django_delayq import sync
         from django_delayq.index import Broker
 
         prepare(options)
         broker = Broker(timeout_seconds=30)
-        mirror.check_layout(broker)
+        sync.check_layout(broker)
         began = time.monotonic()
-        mirror.rebuild(broker, broker.shards())
+        sync.rebuild(broker, broker.shards())
         members = sum(item.members for item in broker.stats(broker.shards()))
         print(f"{members:,} entries mirrored in {time.monotonic() - began:.1f} s", flush=True)
         for number in range(options.rounds):

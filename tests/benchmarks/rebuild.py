@@ -97,7 +97,7 @@ def main() -> None:
 
 def measure(options: argparse.Namespace) -> None:
     """Fill the database where it is empty, and measure with each number of workers."""
-    from django_delayq import mirror
+    from django_delayq import sync
     from django_delayq.index import Broker
     from django_delayq.models import Schedule
 
@@ -106,16 +106,16 @@ def measure(options: argparse.Namespace) -> None:
         prepare(options.schedules, different=options.different)
         print(f"{options.schedules} schedules created in {time.monotonic() - began:.1f} s", flush=True)
     broker = Broker(timeout_seconds=30)
-    mirror.check_layout(broker)
+    sync.check_layout(broker)
     began = time.monotonic()
-    mirror.rebuild(broker, broker.shards())
+    sync.rebuild(broker, broker.shards())
     note_chores_done(broker)
     print(f"mirrored at first in {time.monotonic() - began:.1f} s", flush=True)
     for number in options.workers:
         with running_workers(broker, number) as pids:
             flush(options, broker, pids)
         began = time.monotonic()
-        report = mirror.full_sweep(broker, dry_run=True)
+        report = sync.full_sweep(broker, dry_run=True)
         wrong = [line for line in report.lines if "bench" in line]
         print(f"  compared again in {time.monotonic() - began:.1f} s: {report.checked} entries, {len(wrong)} differ")
         if wrong:

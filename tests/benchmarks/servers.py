@@ -70,13 +70,13 @@ def note_chores_done(broker: Any, *, pruning: bool = True) -> None:
     """Note that a full sweep, and a pass of pruning or none, has just ended, else the workers would begin with them."""
     from dataclasses import asdict
 
-    from django_delayq import mirror
-    from django_delayq.mirror import swept
-    from django_delayq.pruning import LastPass
+    from django_delayq import sync
+    from django_delayq.sync import swept
+    from django_delayq.sync.pruning import LastPass
 
-    sweep = swept.LastSweep(broker.now_ms(), broker.run_ids(), mirror.fingerprint(), 0, 0, 0.0)
+    sweep = swept.LastSweep(broker.now_ms(), broker.run_ids(), sync.fingerprint(), 0, 0, 0.0)
     broker.note_sweep(json.dumps(asdict(sweep)))
-    pruned = LastPass(mirror.fingerprint(), broker.now_ms(), after=None if pruning else 0)
+    pruned = LastPass(sync.fingerprint(), broker.now_ms(), after=None if pruning else 0)
     broker.note_pruning(json.dumps(asdict(pruned)))
 
 

@@ -57,7 +57,7 @@ def main() -> None:
     options = parser.parse_args()
 
     set_up()
-    from django_delayq import conf, ledger, mirror
+    from django_delayq import conf, ledger, sync
     from django_delayq.calls.capture import listening
     from django_delayq.index import Broker
     from django_delayq.models import Run
@@ -76,7 +76,7 @@ def main() -> None:
         timed(owner, name, label)
     worker = Worker(WorkerOptions(queues=("default",), threads=options.threads, burst=True))
     began = time.perf_counter()
-    mirror.rebuild(worker.broker, worker.shards)
+    sync.rebuild(worker.broker, worker.shards)
     print(f"rebuild of {options.points} schedules: {time.perf_counter() - began:.2f} s")
     began = time.perf_counter()
     with listening(conf.get_config().max_output_bytes):  # as the command does

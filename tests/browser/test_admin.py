@@ -9,7 +9,7 @@ import pytest
 from django.contrib.admin.utils import quote
 from django.urls import reverse
 
-from django_delayq import controls, failures, mirror
+from django_delayq import controls, failures, sync
 from django_delayq.models import Run
 from django_delayq.models.fields import utcnow
 from tests.acceptance.support import wait_until
@@ -58,8 +58,8 @@ def site(broker, live_server):
         rows[0], now + timedelta(minutes=1), status="running", worker="host:1", claimed_at=now, started_at=now
     )
     running.save()
-    mirror.check_layout(broker)
-    mirror.full_sweep(broker)
+    sync.check_layout(broker)
+    sync.full_sweep(broker)
     tasks.say.enqueue("done")
     run_burst()
     said = tasks.say.using(run_after=timedelta(hours=1), max_attempts=3, unique_key="k", priority=5)

@@ -8,7 +8,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.models import Run, Schedule
 from tests.acceptance.support import wait_until
 from tests.databases.pooler import Pooler, find_pooler
@@ -71,7 +71,7 @@ def test_a_web_process_does_all_that_the_admin_and_the_commands_offer(pooler, br
         make_due(broker, row)
         run_burst(threads=8)
         assert set(Run.objects.values_list("origin", "status")) == {("manual", "succeeded"), ("due", "succeeded")}
-        assert mirror.full_sweep(broker).done
+        assert sync.full_sweep(broker).done
         call_command("delayq_explain", "s")
         assert boss.post(f"{LIST}{row.pk}/delete/", {"post": "yes"}).status_code == 302
         assert absent(broker, row)

@@ -25,7 +25,7 @@ SIGNALS = (
     task_enqueued, task_finished,
 )  # fmt: skip
 #: The logger of the tasks, and one of ours.
-LOGGERS = ("shop", "django_delayq.mirror")
+LOGGERS = ("shop", "django_delayq.sync")
 
 
 def fail(*args: object, **kwargs: object) -> None:

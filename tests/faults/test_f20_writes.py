@@ -11,7 +11,7 @@ from django.db import connection
 from django.db.models import Value
 from django.db.models.functions import Concat
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.models.fields import utcnow
 from django_delayq.worker.loop import Worker
@@ -162,9 +162,9 @@ def test_f20_all_writes_reach_redis_with_the_delta_sweep_where_the_writer_could_
     pks = {name: row.pk for name, row in rows.items()}
     owner = User.objects.create_user("owner")
     common = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": DAILY_CRON}
-    mirror.full_sweep(broker)
+    sync.full_sweep(broker)
     owned = [OwnedSchedule.objects.create(name=f"owned {n}", owner=owner, **common) for n in range(2)]
-    mirror.delta_sweep(broker)  # Django tells of a child class' save under its own name only
+    sync.delta_sweep(broker)  # Django tells of a child class' save under its own name only
     assert all(mirrored(broker, row) for row in owned)
     with WorkerProcess(folder=tmp_path):
         wait_until(broker.last_sweep, what="the end of the full sweep at its start; the next one comes too late")
@@ -202,7 +202,7 @@ FULL = {
 def test_f20_what_passes_the_generations_by_reaches_redis_with_the_full_sweep(broker, tmp_path, note_row):
     rows = {name: schedule(name) for name in FULL}
     pks = {name: row.pk for name, row in rows.items()}
-    mirror.full_sweep(broker)
+    sync.full_sweep(broker)
     for name, (write, _) in FULL.items():
         write(rows[name])
     wanted = []
@@ -242,7 +242,7 @@ def test_f20_a_recurrence_that_sql_changed_begins_when_it_is_found_and_not_in_th
     run_burst()
     history = History.of(row)
     set_cron_by_sql(row, minute_of_each_hour(-5))
-    mirror.full_sweep(broker)
+    sync.full_sweep(broker)
     run_burst()
     assert [run.due_at for run in Run.objects.all()] == [point]
     history.note(row)

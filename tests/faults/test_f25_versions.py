@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
@@ -196,7 +196,7 @@ def test_f25_a_value_that_sql_wrote_is_not_guessed_at_and_loses_no_point(broker,
     assert row.state.condition == "parked"
     assert repr(value) in row.state.condition_reason
     Schedule._base_manager.filter(pk=row.pk).update(**{field: right})
-    mirror.full_sweep(broker)
+    sync.full_sweep(broker)
     run_burst()
     assert (row.runs.get().due_at, row.runs.get().status) == (point, "succeeded")
     report(f"F25 {field} {value}", histories, until=point, traced=False)

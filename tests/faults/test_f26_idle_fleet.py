@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from django_delayq import conf, mirror
+from django_delayq import conf, sync
 from django_delayq.index import keys
 from django_delayq.models import Run, Schedule
 from django_delayq.models.fields import utcnow
@@ -79,7 +79,7 @@ def test_f26_an_idle_fleet_of_fifty_stays_within_its_budget(server):
         found, seconds = commands(broker), time.monotonic() - began
         assert claims_of(workers) == claimed, "nobody claims anything"
         broker.client.config_resetstat()
-        mirror.sweep_now(broker)
+        sync.sweep_now(broker)
         sweep = commands(broker).total() / upkeep.FULL_SECONDS
     looks = sum(found.pop(name, 0) for name in LOOKS) / seconds
     own = found.total() / seconds / WORKERS

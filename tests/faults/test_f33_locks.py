@@ -13,11 +13,11 @@ from datetime import timedelta
 import pytest
 from django.db import connection, connections, transaction
 
-from django_delayq import ledger, mirror
+from django_delayq import ledger, sync
 from django_delayq.ledger import Outcome, Won, recording
-from django_delayq.mirror import fast
 from django_delayq.models import Declaration, Run, Schedule, ScheduleState, Status
 from django_delayq.models.fields import utcnow
+from django_delayq.sync import fast
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import lines, wait_until
@@ -271,11 +271,11 @@ def test_f33_a_sweep_leaves_out_what_is_locked(broker, monkeypatch):
     first, second = schedule("first"), schedule("second")
     monkeypatch.setattr(fast, "MOST_AT_ONCE", 0)
     Schedule.objects.update(cron=OTHER_DAILY_CRON)
-    with locking(Schedule._base_manager.filter(pk=first.pk)), in_thread(lambda: mirror.delta_sweep(broker)):
+    with locking(Schedule._base_manager.filter(pk=first.pk)), in_thread(lambda: sync.delta_sweep(broker)):
         pass
     assert list(Schedule.objects.unmirrored()) == [first]
     assert mirrored(broker, second)
-    assert mirror.delta_sweep(broker) == 1
+    assert sync.delta_sweep(broker) == 1
     assert mirrored(broker, first)
     assert not Schedule.objects.unmirrored().exists()
 
@@ -285,10 +285,10 @@ def test_f33_a_sweep_deletes_expired_results_but_for_those_that_are_locked(broke
     first, second = (tasks.noop.enqueue() for _ in range(2))
     for result in (first, second):
         rows(result).update(status="succeeded", expires_at=utcnow())
-    with locking(rows(first)), in_thread(lambda: mirror.full_sweep(broker)):
+    with locking(rows(first)), in_thread(lambda: sync.full_sweep(broker)):
         pass
     assert Run.objects.get() == job(first)
-    mirror.full_sweep(broker)
+    sync.full_sweep(broker)
     assert not Run.objects.exists()
 
 

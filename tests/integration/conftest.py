@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from django.test import Client
 
-from django_delayq import mirror
+from django_delayq import sync
 from tests.declaring import Code, declaring
 from tests.integration.admin_pages import client_for, kill_redis
 from tests.integration.in_memory import MemoryShard
@@ -21,16 +21,16 @@ def boss() -> Client:
 @pytest.fixture
 def built(broker):
     """A prefix that was built once, as in any running project."""
-    mirror.check_layout(broker)
-    mirror.full_sweep(broker)
+    sync.check_layout(broker)
+    sync.full_sweep(broker)
     return broker
 
 
 @pytest.fixture
 def noted(broker):
     """A prefix that has just been swept."""
-    mirror.check_layout(broker)
-    assert mirror.sweep_if_due(broker).done
+    sync.check_layout(broker)
+    assert sync.sweep_if_due(broker).done
     return broker
 
 

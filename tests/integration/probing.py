@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from django.core.management import call_command
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.index import keys
 from django_delayq.status import looking
 from django_delayq.status.snapshot import ShardView, WorkerView
@@ -19,8 +19,8 @@ WORKER = {"queues": ["default", "mail"], "started": 1}
 
 def build(broker):
     """Take the prefix and call its shards built, as a worker does at its start."""
-    mirror.check_layout(broker)
-    mirror.full_sweep(broker)
+    sync.check_layout(broker)
+    sync.full_sweep(broker)
 
 
 def beat(broker, details=WORKER, ago=0.0):

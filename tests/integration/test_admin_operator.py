@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_delayq import controls, mirror
+from django_delayq import controls, sync
 from django_delayq.models import Cancellation, Control, Run, Schedule
 from django_delayq.models.fields import utcnow
 from tests.app import tasks
@@ -91,10 +91,10 @@ def test_a_page_asks_the_database_seldom_although_much_is_wrong(boss, alive, pag
 
 
 def test_one_cause_is_one_problem(boss, broker):
-    mirror.check_layout(broker)
+    sync.check_layout(broker)
     make_due(broker, make(cron=DAILY_CRON), timedelta(hours=3))
     make("other", queue="mail")
-    mirror.full_sweep(broker)
+    sync.full_sweep(broker)
     page = text_of(boss.get(GLANCE))
     assert page.count("problem ") == 1 and "No worker runs, so nothing starts." in page, page
     beat(broker, "mail")

@@ -7,7 +7,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import connection
 
-from django_delayq import declared, mirror
+from django_delayq import declared, sync
 from django_delayq.index import keys
 from django_delayq.models import Condition, Declaration, Run, Schedule, ScheduleState, Tag, read_tags
 from django_delayq.recurrence import to_ms
@@ -32,8 +32,8 @@ def test_the_list_shows_state_words_next_due_and_last_outcome(boss):
 
 
 def test_redis_is_asked_once_for_a_list_of_any_length(boss, monkeypatch):
-    asked, read = [], mirror.read_entries
-    monkeypatch.setattr(mirror, "read_entries", lambda rows: asked.append(len(rows)) or read(rows))
+    asked, read = [], sync.read_entries
+    monkeypatch.setattr(sync, "read_entries", lambda rows: asked.append(len(rows)) or read(rows))
     for number in range(3):
         make(f"s{number}", queue=("default", "mail")[number % 2])
         assert boss.get(LIST).status_code == 200

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_delayq import ledger, mirror
+from django_delayq import ledger, sync
 from django_delayq.calls.history import NOT_ENDED
 from django_delayq.index import Broker
 from django_delayq.ledger import attempts_of
@@ -182,7 +182,7 @@ def test_what_was_inserted_and_handed_back_tells_of_the_one_who_died_not_of_the_
 
 def closed_by_pause(broker, run):
     Schedule.objects.get().pause()
-    mirror.full_sweep(broker)
+    sync.full_sweep(broker)
     run_burst()
 
 

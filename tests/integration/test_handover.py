@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from django.core.exceptions import ValidationError
 
-from django_delayq import mirror, orders
+from django_delayq import orders, sync
 from django_delayq.calls.registry import get_tasks
 from django_delayq.models import Origin, Run, Schedule, Status
 from django_delayq.recurrence import to_ms
@@ -339,14 +339,14 @@ def test_the_status_names_stored_schedules_that_no_backend_takes(well):
     for number in range(6):
         schedule(name=f"bad {number}")
     Schedule.objects.filter(name__startswith="bad").update(backend="retired")
-    mirror.full_sweep(well)
+    sync.full_sweep(well)
     code, found = ask()
     assert (code, [problem["code"] for problem in found["problems"]]) == (1, ["refused"])
     assert "6 schedules" in found["problems"][0]["message"] and "bad 0, bad 1" in found["problems"][0]["message"]
     assert found["database"]["refused"]["count"] == 6 and len(found["database"]["refused"]["names"]) == 5
     assert "Refused: 6 (bad 0" in text()
     Schedule.objects.filter(name__startswith="bad").update(enabled=False)
-    mirror.full_sweep(well)
+    sync.full_sweep(well)
     assert codes() == (0, [])
 
 

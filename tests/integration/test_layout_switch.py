@@ -6,11 +6,11 @@ import pytest
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
-from django_delayq import conf, mirror, orders
+from django_delayq import conf, orders, sync
 from django_delayq.exceptions import OtherLayout, OutdatedRelease, PendingMigrations
 from django_delayq.index import Broker, Definition, Shard
-from django_delayq.mirror import layout, swept
 from django_delayq.models import Run
+from django_delayq.sync import layout, swept
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.integration.mirroring import absent, mirrored, schedule, stored
@@ -43,7 +43,7 @@ def refused(broker):
     """Say for what a worker waits, and that it has changed nothing."""
     before = broker.layout(), broker.stats([Shard("default", 0)])[0].members
     with pytest.raises(OtherLayout) as caught:
-        mirror.take_layout(broker)
+        sync.take_layout(broker)
     assert (broker.layout(), broker.stats([Shard("default", 0)])[0].members) == before
     return str(caught.value)
 
@@ -54,12 +54,12 @@ def test_without_other_workers_the_index_is_built_anew_and_nothing_is_left_of_th
     for count in (2, after):
         settings.DELAYQ = {**settings.DELAYQ, "SHARDS": count}
         built = Broker(timeout_seconds=5)
-        mirror.take_layout(built)
+        sync.take_layout(built)
         assert swept.read_last(built) is None, "a full sweep is due"
-        assert mirror.rebuild(built, built.shards())
+        assert sync.rebuild(built, built.shards())
         assert all(mirrored(built, row) for row in rows)
         assert sum(stats.members for stats in built.stats([Shard("default", n) for n in range(4)])) == len(rows) + 1
-        assert mirror.full_sweep(built).lines == []
+        assert sync.full_sweep(built).lines == []
     run_burst()
     assert Run.objects.get(pk=order.pk).status == "succeeded"
 
@@ -73,7 +73,7 @@ def test_a_live_worker_of_another_layout_is_waited_for_by_its_name(broker, chang
     text = refused(changed)
     assert "'default' has 1 shards in Redis but 4" in text and "have ended: test. Restart" in text
     broker.farewell()
-    mirror.take_layout(changed)
+    sync.take_layout(changed)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_live_worker_of_another_layout_is_waited_for_by_its_name(broker, chang
 )
 def test_the_dead_and_who_works_alike_or_on_other_queues_are_not_waited_for(broker, changed, details, ago_seconds):
     beat(broker, details, ago_seconds)
-    mirror.take_layout(changed)
+    sync.take_layout(changed)
     assert stored(changed)["shards"]["default"] == AFTER
 
 
@@ -95,7 +95,7 @@ def test_leases_of_a_killed_worker_are_waited_for_so_that_no_point_is_run_beside
     (entry,) = broker.claim(Shard("default", 0), limit=1, lease_ms=60_000, request=1).entries
     assert "leases of workers that are gone have ended, 1 of them" in refused(changed)
     broker.client.zadd(broker._keys(Shard("default", 0))["due"], {entry.member: broker.now_ms() - 1})
-    mirror.take_layout(changed)
+    sync.take_layout(changed)
     run_burst()
     assert rows[0].runs.get().status == "succeeded"
 
@@ -110,7 +110,7 @@ def test_a_worker_that_begins_in_the_moment_of_the_switch_is_seen(broker, change
 
     monkeypatch.setattr(changed, "write_layout", begins)
     assert "have ended: test." in refused(changed)
-    mirror.check_layout(broker)
+    sync.check_layout(broker)
     assert all(mirrored(broker, row) for row in rows)
 
 
@@ -121,7 +121,7 @@ def test_a_worker_before_whose_first_heartbeat_the_index_was_switched_does_not_b
     heartbeat = Broker.heartbeat
 
     def late(self, *args):
-        mirror.take_layout(changed)
+        sync.take_layout(changed)
         heartbeat(self, *args)
 
     monkeypatch.setattr(Broker, "heartbeat", late)
@@ -133,13 +133,13 @@ def test_a_worker_before_whose_first_heartbeat_the_index_was_switched_does_not_b
 def test_an_interrupted_switch_keeps_all_out_until_the_next_one_ends_it(broker, changed, rows, monkeypatch):
     monkeypatch.setattr(changed, "drop", lambda shards: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        mirror.take_layout(changed)
+        sync.take_layout(changed)
     for each in (broker, changed):
         with pytest.raises(OtherLayout, match="building the index in Redis anew"):
-            mirror.check_layout(each)
+            sync.check_layout(each)
     monkeypatch.undo()
-    mirror.take_layout(changed)
-    mirror.rebuild(changed, changed.shards())
+    sync.take_layout(changed)
+    sync.rebuild(changed, changed.shards())
     assert all(mirrored(changed, row) for row in rows)
 
 
@@ -151,13 +151,13 @@ def test_one_of_two_that_wait_switches_and_the_other_finds_it_done(broker, chang
 
     def faster():
         monkeypatch.undo()
-        mirror.take_layout(changed)
-        mirror.rebuild(changed, changed.shards())
+        sync.take_layout(changed)
+        sync.rebuild(changed, changed.shards())
         monkeypatch.setattr(changed, "write_layout", None)  # no worker sees it change once more
         return take()
 
     monkeypatch.setattr(changed, "take_upkeep", faster)
-    mirror.take_layout(changed)
+    sync.take_layout(changed)
     assert None not in changed.epochs(changed.shards()), "the index of the other one stands"
 
 
@@ -176,15 +176,15 @@ def test_what_a_web_process_of_another_number_saves_is_left_to_the_next_delta_sw
     assert not any(record.levelname in ("WARNING", "ERROR") for record in caplog.records)
     assert broker.layout() == before
     assert absent(broker, late) and not mirrored(broker, rows[0])
-    mirror.delta_sweep(broker)
+    sync.delta_sweep(broker)
     assert mirrored(broker, late) and mirrored(broker, rows[0]) and absent(broker, rows[1])
 
 
 def test_what_such_a_process_writes_in_the_moment_of_the_switch_is_dropped_and_runs_once(broker, changed, rows):
     row = next(row for row in rows if changed.shard_of(f"s{row.pk}", "default").number)
-    mirror.take_layout(changed)
+    sync.take_layout(changed)
     make_due(changed, row)
-    mirror.sweep_now(changed)  # none is due that would remove it
+    sync.sweep_now(changed)  # none is due that would remove it
     broker.upsert(Shard("default", 0), [Definition(f"s{row.pk}", 1, 1, 1)])  # it counts one shard
     run_burst()
     assert row.runs.get().status == "succeeded"
@@ -194,8 +194,8 @@ def test_what_such_a_process_writes_in_the_moment_of_the_switch_is_dropped_and_r
 def test_a_worker_that_finds_an_index_of_another_number_drains(broker, changed, rows, settings):
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 1}
     worker = Worker(WorkerOptions(queues=("default",)))
-    mirror.take_layout(changed)
-    mirror.rebuild(changed, changed.shards())
+    sync.take_layout(changed)
+    sync.rebuild(changed, changed.shards())
     make_due(changed, next(row for row in rows if not changed.shard_of(f"s{row.pk}", "default").number))
     assert not worker.claims.claim(Shard("default", 0), 1)
     assert isinstance(worker.failure, OtherLayout) and worker.stopping
@@ -206,11 +206,11 @@ def test_a_sweep_of_another_number_removes_nothing_of_the_new_index(broker, chan
     """A command that began before the switch, and is slow."""
 
     def meanwhile(checked):
-        mirror.take_layout(changed)
-        return mirror.rebuild(changed, changed.shards())
+        sync.take_layout(changed)
+        return sync.rebuild(changed, changed.shards())
 
     with pytest.raises(OtherLayout):
-        mirror.full_sweep(broker, go_on=meanwhile)
+        sync.full_sweep(broker, go_on=meanwhile)
     assert all(mirrored(changed, row) for row in rows)
 
 
@@ -247,10 +247,10 @@ def test_a_release_of_a_lower_layout_than_the_database_is_refused_and_makes_runn
     assert not worker.upkeep.round()
     assert isinstance(worker.failure, OutdatedRelease) and worker.stopping
     with pytest.raises(OutdatedRelease, match="has the layout 2 of a later release, but this release has the layout 1"):
-        mirror.take_layout(broker)
+        sync.take_layout(broker)
     broker.purge()
     with pytest.raises(OutdatedRelease):
-        mirror.check_layout(broker)
+        sync.check_layout(broker)
     assert broker.layout() is None, "after a flush it takes no prefix"
 
 
@@ -261,11 +261,11 @@ def test_a_release_of_a_higher_layout_waits_for_migrate_then_for_the_others_then
     monkeypatch.setattr(conf, "LAYOUT", 2)
     new = Broker(timeout_seconds=5, worker="new")
     with pytest.raises(PendingMigrations, match=r"layout is 2, .*layout is 1\. Run: manage.py migrate"):
-        mirror.take_layout(new)
+        sync.take_layout(new)
     applied("9998_layout_2")
     assert "has the layout 1, but this release has the layout 2. Waiting until these" in refused(new)
     broker.farewell()
-    mirror.take_layout(new)
+    sync.take_layout(new)
     assert new.epochs(new.shards()) == [None, None], "also with the same shards"
     assert stored(new)["version"] == 2
 
@@ -273,13 +273,13 @@ def test_a_release_of_a_higher_layout_waits_for_migrate_then_for_the_others_then
 def test_migrations_of_the_same_layout_are_waited_for_too(broker, monkeypatch):
     monkeypatch.setattr(layout, "_shipped", lambda: frozenset({"9999_a_column"}))
     with pytest.raises(PendingMigrations):
-        mirror.take_layout(broker)
+        sync.take_layout(broker)
 
 
 def test_the_layout_of_a_later_release_is_known_whatever_else_stands_there(broker, rows):
-    later = {"database": mirror.fingerprint(), "version": conf.LAYOUT + 1, "shards": "in another form"}
+    later = {"database": sync.fingerprint(), "version": conf.LAYOUT + 1, "shards": "in another form"}
     broker.write_layout(json.dumps(later))
     late = schedule("late")
     assert absent(broker, late), "of its form nothing is known"
-    mirror.take_layout(broker)
+    sync.take_layout(broker)
     assert stored(broker)["version"] == conf.LAYOUT, "for the database was migrated back"

@@ -11,10 +11,10 @@ from django.db import transaction
 from django.db.models import F
 from django.test import override_settings
 
-from django_delayq import mirror, orders
+from django_delayq import orders, sync
 from django_delayq.index import web
-from django_delayq.mirror import fast
 from django_delayq.models import Schedule, Status, Tombstone
+from django_delayq.sync import fast
 from tests.integration.mirroring import absent, attempts, blackhole, mirrored, schedule, view, visitors
 from tests.support import count_keys
 
@@ -27,7 +27,7 @@ def test_more_rows_than_a_request_may_wait_for_are_left_to_the_sweep(broker, mon
     assert all(mirrored(broker, row) for row in Schedule.objects.bulk_create(new[:2]))
     rows = Schedule.objects.bulk_create(new[2:])
     assert all(absent(broker, row) for row in rows)
-    assert mirror.delta_sweep(broker) == 3
+    assert sync.delta_sweep(broker) == 3
     assert all(mirrored(broker, row) for row in rows)
 
 
@@ -51,7 +51,7 @@ def test_a_move_to_another_queue_leaves_the_old_place(broker):
     row = schedule()
     row.queue = "mail"
     row.save()
-    mirror.delta_sweep(broker)
+    sync.delta_sweep(broker)
     assert mirrored(broker, row)
     assert absent(broker, row, "default")
     assert not Tombstone.objects.exists()
@@ -70,7 +70,7 @@ def test_writing_the_queue_it_is_in_already_keeps_it_there(broker, write):
     row = schedule()
     write(row)
     assert not Tombstone.objects.exists()
-    mirror.delta_sweep(broker)
+    sync.delta_sweep(broker)
     assert mirrored(broker, row)
 
 
@@ -120,7 +120,7 @@ def test_a_save_succeeds_at_once_without_redis_and_is_made_up_for(broker, kind, 
         schedule("other").delete()
         assert kind == "stopped" or visitors(server) == 0, "the circuit breaker is open: nobody waits again"
     server.close()
-    mirror.delta_sweep(broker)
+    sync.delta_sweep(broker)
     assert mirrored(broker, row)
     assert not Schedule.objects.unmirrored().exists()
 

@@ -5,13 +5,13 @@ from datetime import timedelta
 import pytest
 from django.core.management import call_command
 
-from django_delayq import ledger, mirror
+from django_delayq import ledger, sync
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.index import Broker, Settlement
-from django_delayq.mirror import layout, pages, swept, write
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import to_ms
+from django_delayq.sync import layout, pages, swept, write
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.integration.mirroring import absent, mirrored, schedule, view
@@ -32,7 +32,7 @@ def adopt_elsewhere(built, monkeypatch):
     """Let a copy of the database take the prefix over."""
     with monkeypatch.context() as elsewhere:
         become_a_copy(elsewhere)
-        mirror.adopt(built)
+        sync.adopt(built)
 
 
 def dump():
@@ -81,8 +81,8 @@ def test_a_restored_backup_is_what_redis_follows(built, restored, command):
     assert absent(built, restored["moved"], "mail")
     names = set().union(*(page for place in built.shards() for page in built.scan(place)))
     assert names == {f"s{row.pk}" for row in Schedule.objects.all()}
-    assert mirror.full_sweep(built).lines == []
-    assert mirror.drift(built).total == 0
+    assert sync.full_sweep(built).lines == []
+    assert sync.drift(built).total == 0
 
 
 def test_an_edit_of_a_restored_row_is_mirrored_by_the_delta_sweep(built):
@@ -95,11 +95,11 @@ def test_an_edit_of_a_restored_row_is_mirrored_by_the_delta_sweep(built):
     row.refresh_from_db()
     assert row.synced_generation != row.generation
     assert view(built, row).generation == ahead
-    mirror.delta_sweep(built)
+    sync.delta_sweep(built)
     assert mirrored(built, row)
     row.refresh_from_db()
     assert row.synced_generation == row.generation
-    assert mirror.delta_sweep(built) == 0
+    assert sync.delta_sweep(built) == 0
 
 
 def test_a_late_write_is_not_marked_as_mirrored(built, monkeypatch):
@@ -115,7 +115,7 @@ def test_a_late_write_is_not_marked_as_mirrored(built, monkeypatch):
         return found
 
     monkeypatch.setattr(write, "read_wanted", overtaken)
-    assert mirror.sync(built, [row.pk]) == [row.pk]
+    assert sync.sync(built, [row.pk]) == [row.pk]
     row.refresh_from_db()
     assert row.synced_generation == row.generation, "as the other one noted it"
     assert mirrored(built, row)
@@ -131,9 +131,9 @@ def test_a_copy_takes_the_prefix_over_and_what_the_other_holds_is_void(built, mo
     claim = built.claim(place, limit=1, lease_ms=30_000, request=1)
     become_a_copy(monkeypatch)
     with pytest.raises(ForeignLayout):
-        mirror.check_layout(built)
+        sync.check_layout(built)
     before = built.epochs(built.shards())
-    assert mirror.adopt(built).done
+    assert sync.adopt(built).done
     assert all(new != old for new, old in zip(built.epochs(built.shards()), before, strict=True))
     settlement = Settlement(
         f"s{row.pk}", claim.holder, "next", 10**13, row.generation, to_ms(utcnow() + timedelta(days=9))
@@ -141,7 +141,7 @@ def test_a_copy_takes_the_prefix_over_and_what_the_other_holds_is_void(built, mo
     assert built.settle(place, [settlement]).replies == [0]
     assert built.renew(place, [(f"s{row.pk}", claim.holder)], lease_ms=1000) == {f"s{row.pk}"}
     assert view(built, row).point_ms == to_ms(point)
-    mirror.check_layout(built)
+    sync.check_layout(built)
 
 
 def test_the_sweeps_of_the_other_database_change_nothing_any_more(built, monkeypatch):
@@ -150,7 +150,7 @@ def test_the_sweeps_of_the_other_database_change_nothing_any_more(built, monkeyp
     Tombstone.add([(ghost.pk, "default", ghost.generation)], using="default")
     Schedule._base_manager.filter(pk=row.pk).update(synced_generation=0, generation=to_ms(utcnow()) + 10**6)
     before = [view(built, row), view(built, ghost)]
-    for call in (mirror.delta_sweep, mirror.sweep_if_due):
+    for call in (sync.delta_sweep, sync.sweep_if_due):
         with pytest.raises(ForeignLayout):
             call(built)
     assert [view(built, row), view(built, ghost)] == before
@@ -167,7 +167,7 @@ def test_a_sweep_of_the_other_database_that_is_under_way_ends(built, monkeypatch
         return built.keep_upkeep()
 
     assert built.take_upkeep() == 0
-    report = mirror.sweep_if_due(built, go_on=meanwhile)
+    report = sync.sweep_if_due(built, go_on=meanwhile)
     assert (report.checked, report.done) == (1, False)
     assert swept.read_last(built).database == "another place"
 
@@ -204,5 +204,5 @@ def test_a_web_process_never_claims_a_prefix_that_nobody_has(broker):
     assert mirrored(broker, row)
     row.delete()
     assert broker.layout() is None
-    mirror.check_layout(Broker(timeout_seconds=5))
+    sync.check_layout(Broker(timeout_seconds=5))
     assert broker.layout() is not None

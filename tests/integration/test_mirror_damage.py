@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_delayq import mirror, orders
+from django_delayq import orders, sync
 from django_delayq.index import keys
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.models.fields import utcnow
@@ -41,9 +41,9 @@ def test_a_full_sweep_mends_what_differs_says_so_and_finds_nothing_the_next_time
     score = view(built, row).score_ms
     damage(built, row)
     damaged = view(built, row)
-    dry = mirror.full_sweep(built, dry_run=True)
+    dry = sync.full_sweep(built, dry_run=True)
     assert view(built, row) == damaged, "a dry run changes nothing"
-    report = mirror.full_sweep(built)
+    report = sync.full_sweep(built)
     assert report.lines == dry.lines
     assert report.checked == 2
     if word:
@@ -52,15 +52,15 @@ def test_a_full_sweep_mends_what_differs_says_so_and_finds_nothing_the_next_time
     assert mirrored(built, row)
     assert mirrored(built, other)
     assert view(built, row).score_ms == score
-    assert mirror.full_sweep(built).lines == []
+    assert sync.full_sweep(built).lines == []
 
 
 def test_a_garbage_point_of_the_past_is_woken_and_moved_on_by_its_claimer(built):
     row = schedule()
     before = view(built, row)
     set_due(built, row, "point", 5)
-    dry = mirror.full_sweep(built, dry_run=True)
-    assert mirror.full_sweep(built).lines == dry.lines == ["s: reset, it stood before its next due point"]
+    dry = sync.full_sweep(built, dry_run=True)
+    assert sync.full_sweep(built).lines == dry.lines == ["s: reset, it stood before its next due point"]
     assert view(built, row).score_ms <= built.now_ms()
     run_burst()
     assert view(built, row) == before
@@ -81,12 +81,12 @@ def test_what_is_left_of_a_schedule_that_waits_for_nothing_or_is_gone_is_removed
         row.pause()
     assert absent(built, row)
     set_due(built, row, part, value)
-    dry = mirror.full_sweep(built, dry_run=True)
-    (line,) = mirror.full_sweep(built).lines
+    dry = sync.full_sweep(built, dry_run=True)
+    (line,) = sync.full_sweep(built).lines
     assert dry.lines == [line]
     assert gone or line == "s: removed, it has no due point to wait for"
     assert not list(built.scan(built.shards()[0]))
-    assert mirror.full_sweep(built).lines == []
+    assert sync.full_sweep(built).lines == []
 
 
 RUN_DAMAGES = [
@@ -107,12 +107,12 @@ def test_a_damaged_run_member_is_mended(built, part, value, word):
         built.client.zrem(names["due"], member) if value is None else built.client.zadd(names["due"], {member: value})
     else:
         built.client.hdel(names[part], member) if value is None else built.client.hset(names[part], member, value)
-    dry = mirror.full_sweep(built, dry_run=True)
-    report = mirror.full_sweep(built)
+    dry = sync.full_sweep(built, dry_run=True)
+    report = sync.full_sweep(built)
     assert report.lines == dry.lines
     assert len(report.lines) == 1
     assert word in report.lines[0]
-    assert mirror.full_sweep(built).lines == []
+    assert sync.full_sweep(built).lines == []
     run_burst()
     run.refresh_from_db()
     assert run.status == Status.SUCCEEDED
@@ -131,9 +131,9 @@ LOSSES = [
 def test_a_full_sweep_puts_lost_scores_back(built, lose):
     rows = [schedule("a"), schedule("b")]
     before = [view(built, row) for row in rows]
-    mirror.sweep_now(built)
+    sync.sweep_now(built)
     lose(built.client, f"{{{built.config.prefix}:default:0}}:due", [f"s{row.pk}" for row in rows])
-    mirror.sweep_now(built)
+    sync.sweep_now(built)
     assert [view(built, row) for row in rows] == before
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from django.core.management import CommandError
 
-from django_delayq import conf, mirror
+from django_delayq import conf, sync
 from django_delayq.exceptions import ForeignLayout, OtherLayout
 from django_delayq.index import Broker, Definition
 from django_delayq.models import Schedule, ScheduleState
@@ -31,18 +31,18 @@ def foreign(broker):
 
 
 def test_the_first_to_come_takes_the_prefix_and_the_same_may_come_again(broker):
-    mirror.check_layout(broker)
+    sync.check_layout(broker)
     shards = {"default": 1, "mail": 1}
-    assert stored(broker) == {"database": mirror.fingerprint(), "version": conf.LAYOUT, "shards": shards}
+    assert stored(broker) == {"database": sync.fingerprint(), "version": conf.LAYOUT, "shards": shards}
     before = broker.layout()
-    mirror.check_layout(broker)
+    sync.check_layout(broker)
     assert broker.layout() == before
 
 
 def test_another_database_is_refused_with_the_way_out_and_nothing_changes(foreign):
     before = (foreign.layout(), foreign.stats(foreign.shards()[:1])[0].members)
     with pytest.raises(ForeignLayout) as caught:
-        mirror.check_layout(foreign)
+        sync.check_layout(foreign)
     for part in (foreign.config.prefix, "another database", "DELAYQ['PREFIX']", "delayq_sync --adopt"):
         assert part in str(caught.value)
     assert (foreign.layout(), foreign.stats(foreign.shards()[:1])[0].members) == before
@@ -59,24 +59,24 @@ def test_a_save_under_a_foreign_prefix_succeeds_and_touches_nothing(foreign, cap
 
 
 def test_another_number_of_shards_is_refused_with_the_way_out(broker, settings):
-    mirror.check_layout(broker)
+    sync.check_layout(broker)
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 3}
     changed = Broker(timeout_seconds=5)
     before = changed.layout()
     with pytest.raises(OtherLayout) as caught:
-        mirror.check_layout(changed)
+        sync.check_layout(changed)
     for part in ("'default'", "1 shards", "3 in DELAYQ['SHARDS']", "restart all"):
         assert part in str(caught.value)
     assert changed.layout() == before
 
 
 def test_a_new_queue_joins_and_a_process_with_fewer_queues_is_no_stranger(broker, settings):
-    mirror.check_layout(broker)
+    sync.check_layout(broker)
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": ["default", "bulk"], "SHARDS": {"bulk": 4}}
-    mirror.check_layout(Broker(timeout_seconds=5))
+    sync.check_layout(Broker(timeout_seconds=5))
     assert stored(broker)["shards"] == {"default": 1, "mail": 1, "bulk": 4}
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": ["mail"], "SHARDS": 1}
-    mirror.check_layout(Broker(timeout_seconds=5))
+    sync.check_layout(Broker(timeout_seconds=5))
     assert stored(broker)["shards"] == {"default": 1, "mail": 1, "bulk": 4}
 
 
@@ -94,15 +94,15 @@ GARBAGE = [
 @pytest.mark.parametrize("text", GARBAGE)
 def test_a_garbage_layout_is_written_anew(broker, text):
     broker.write_layout(text)
-    mirror.check_layout(broker)
-    assert stored(broker)["database"] == mirror.fingerprint()
+    sync.check_layout(broker)
+    assert stored(broker)["database"] == sync.fingerprint()
 
 
 def test_a_dry_run_compares_without_taking_the_prefix(broker):
-    mirror.check_layout(broker, claim=False)
+    sync.check_layout(broker, claim=False)
     assert broker.layout() is None
     broker.write_layout("garbage")
-    mirror.check_layout(broker, claim=False)
+    sync.check_layout(broker, claim=False)
     assert broker.layout() == "garbage"
 
 

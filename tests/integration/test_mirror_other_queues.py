@@ -6,7 +6,7 @@ import re
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.index import Broker, Shard
 from django_delayq.models import Origin, Run
@@ -35,8 +35,8 @@ def use(settings):
 def known(use):
     """A prefix where another process has brought in the queue `bulk`."""
     broker = use(["default", "bulk"], {"default": 1, "bulk": BULK})
-    mirror.check_layout(broker)
-    mirror.sweep_now(broker)
+    sync.check_layout(broker)
+    sync.sweep_now(broker)
     return broker
 
 
@@ -52,23 +52,23 @@ def refused(call, *args):
 
 def test_the_number_of_their_shards_outlives_another_number_for_other_queues(known, use):
     few = use(["default"], {"default": 3})
-    mirror.take_layout(few)
+    sync.take_layout(few)
     assert stored(few)["shards"] == {"default": 3, "bulk": BULK}
     assert few.epochs([Shard("bulk", 0), Shard("default", 0)])[0], "what has its number is left as it is"
     other = use(["default", "bulk"], {"default": 3, "bulk": BULK + 2})
-    assert f"'bulk' has {BULK} shards in Redis but {BULK + 2}" in refused(mirror.check_layout, other)
+    assert f"'bulk' has {BULK} shards in Redis but {BULK + 2}" in refused(sync.check_layout, other)
 
 
 def test_of_another_database_nothing_stays(known, use):
     known.write_layout(json.dumps({**stored(known), "database": "another"}))
-    mirror.adopt(use(["default"], 1))
+    sync.adopt(use(["default"], 1))
     assert stored(known)["shards"] == {"default": 1}
 
 
 @pytest.mark.parametrize("kind", ["schedule", "run"])
 def test_who_would_count_their_shards_otherwise_is_refused_once_they_are_in_use(known, use, kind):
     few = use(["default"], {"default": 1})
-    mirror.check_layout(few)
+    sync.check_layout(few)
     use(["default", "bulk"], {"default": 1, "bulk": BULK})
     if kind == "schedule":
         schedule(queue="bulk")
@@ -76,7 +76,7 @@ def test_who_would_count_their_shards_otherwise_is_refused_once_they_are_in_use(
         run = {"schedule_name": "s", "task": "tests.app.tasks.noop", "queue": "bulk", "generation": 1, "apart": True}
         Run.objects.create(schedule_id=1, origin=Origin.MANUAL, due_at="2026-01-01T00:00Z", status="queued", **run)
     before = (known.layout(), members(known))
-    said = [refused(mirror.check_layout, few), refused(mirror.take_layout, use(["default"], {"default": 3}))]
+    said = [refused(sync.check_layout, few), refused(sync.take_layout, use(["default"], {"default": 3}))]
     use(["default"], {"default": 1})
     said += [refused(call_command, "delayq_sync", *order) for order in ((), ("--dry-run",))]
     for text in said:
@@ -86,11 +86,11 @@ def test_who_would_count_their_shards_otherwise_is_refused_once_they_are_in_use(
 
 def test_who_would_count_them_alike_may_mirror_them(use):
     every = use(["default", "bulk"], BULK)
-    mirror.check_layout(every)
-    mirror.sweep_now(every)
+    sync.check_layout(every)
+    sync.sweep_now(every)
     rows = [schedule(f"s{n}", queue="bulk") for n in range(8)]
     few = use(["default"], BULK)
-    mirror.check_layout(few)
-    assert mirror.sweep_now(few).lines == []
+    sync.check_layout(few)
+    assert sync.sweep_now(few).lines == []
     assert sum(members(few)) == len(rows)
     assert all(mirrored(few, row) for row in rows)

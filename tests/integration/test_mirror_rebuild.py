@@ -6,16 +6,16 @@ from datetime import timedelta
 import pytest
 from django.db.models import F
 
-from django_delayq import mirror
-from django_delayq.mirror import compare, pages
+from django_delayq import sync
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status, Tombstone
 from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms, to_ms
+from django_delayq.sync import compare, pages
 from tests.integration.mirroring import absent, flush_at, mirrored, schedule, view
 from tests.support import YEARLY_CRON, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
-rebuilding = sys.modules["django_delayq.mirror.rebuild"]
+rebuilding = sys.modules["django_delayq.sync.rebuild"]
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ def test_a_flushed_shard_is_rebuilt_once(built, monkeypatch):
     monkeypatch.setattr(pages, "PAGE", 2)
     rows = [schedule(f"s{n}") for n in range(5)]
     built.purge()
-    assert mirror.rebuild(built, built.shards())
+    assert sync.rebuild(built, built.shards())
     assert all(mirrored(built, row) for row in rows)
     epochs = built.epochs(built.shards())
     assert all(epoch and not epoch.startswith("building:") for epoch in epochs)
-    assert not mirror.rebuild(built, built.shards())
+    assert not sync.rebuild(built, built.shards())
     assert built.epochs(built.shards()) == epochs
 
 
@@ -53,10 +53,10 @@ def test_a_flush_in_the_middle_of_a_rebuild_leaves_no_shard_marked_as_built(buil
     write_raw(rows[1], synced_generation=0)
     built.purge()
     count = flush_at(monkeypatch, module, built, name, call)
-    assert not mirror.rebuild(built, built.shards())
+    assert not sync.rebuild(built, built.shards())
     assert count == [call], "a rebuild that was overtaken stops"
     assert built.epochs(built.shards()) == [None, None]
-    assert mirror.rebuild(built, built.shards())
+    assert sync.rebuild(built, built.shards())
     assert all(mirrored(built, row) for row in rows)
 
 
@@ -73,7 +73,7 @@ def test_what_is_due_first_goes_back_first_and_everything_once(built, monkeypatc
         rebuilding, "write_wanted", lambda b, wanted: written.append([item.pk for item in wanted]) or real(b, wanted)
     )
     built.purge()
-    assert mirror.rebuild(built, built.shards())
+    assert sync.rebuild(built, built.shards())
     assert written == [sorted(row.pk for row in rows[3:]), [row.pk for row in rows[:2]], [rows[2].pk]]
     assert all(mirrored(built, row) for row in rows)
 
@@ -83,16 +83,16 @@ def test_a_rebuild_whose_worker_died_is_begun_anew_when_its_mark_has_ended(built
     built.purge()
     died = iter([True])
     with pytest.raises(StopIteration):
-        mirror.rebuild(built, built.shards(), go_on=died.__next__)
-    assert not mirror.rebuild(built, built.shards()), "its mark still stands"
-    assert mirror.unbuilt(built) == built.shards()
+        sync.rebuild(built, built.shards(), go_on=died.__next__)
+    assert not sync.rebuild(built, built.shards()), "its mark still stands"
+    assert sync.unbuilt(built) == built.shards()
     epochs = [f"{{{built.config.prefix}:{shard}}}:epoch" for shard in built.shards()]
     assert all(0 < built.client.pttl(epoch) <= rebuilding.TTL_MS for epoch in epochs)
     for epoch in epochs:  # its time is over
         built.client.delete(epoch)
-    assert mirror.rebuild(built, built.shards())
+    assert sync.rebuild(built, built.shards())
     assert all(mirrored(built, row) for row in rows)
-    assert mirror.unbuilt(built) == []
+    assert sync.unbuilt(built) == []
 
 
 # -- Note [What was mirrored goes back as it was]
@@ -118,10 +118,10 @@ def test_what_was_mirrored_goes_back_as_it_was(built, worked_out, values, has_ru
     before = view(built, row)
     assert before.point_ms > to_ms(utcnow())
     built.purge()
-    assert mirror.rebuild(built, built.shards())
+    assert sync.rebuild(built, built.shards())
     assert worked_out == []
     assert view(built, row) == before
-    assert mirror.full_sweep(built).lines == []
+    assert sync.full_sweep(built).lines == []
 
 
 def write_raw(row, **values):
@@ -144,7 +144,7 @@ def owe(row):
 
 def park(row):
     write_raw(row, cron="no cron")
-    mirror.note_parked([row.pk])
+    sync.note_parked([row.pk])
 
 
 FIXED_DELAY = {"kind": "every", "cron": "", "every": timedelta(days=9), "every_from": "finish", "overlap": "allow"}
@@ -171,10 +171,10 @@ def test_whatever_else_is_worked_out_and_is_then_as_a_sweep_wants_it(built, work
     row = schedule(**YEARLY, jitter=timedelta(minutes=30))
     change(row)
     built.purge()
-    assert mirror.rebuild(built, built.shards())
+    assert sync.rebuild(built, built.shards())
     assert worked_out == [row.pk]
     assert mirrored(built, other)
-    assert mirror.full_sweep(built).lines == []
+    assert sync.full_sweep(built).lines == []
 
 
 def test_what_sql_has_moved_waits_in_one_place_only(built):
@@ -182,7 +182,7 @@ def test_what_sql_has_moved_waits_in_one_place_only(built):
     write_raw(row, queue="mail")
     place = built.shard_of(f"s{row.pk}", "mail")
     built.drop([place])
-    assert mirror.rebuild(built, [place])  # only that shard was lost; the entry still stands where it was
+    assert sync.rebuild(built, [place])  # only that shard was lost; the entry still stands where it was
     standing = [queue for queue in ("default", "mail") if not absent(built, row, queue)]
     assert standing == ["mail"]
     assert not Tombstone.objects.exists()
@@ -192,8 +192,8 @@ def test_another_time_by_sql_is_found_by_the_next_sweep_as_without_a_flush(built
     row = schedule(**YEARLY)
     write_raw(row, cron=f"0 1 {YEARLY_CRON[4:]}")
     built.purge()
-    assert mirror.rebuild(built, built.shards())
-    (line,) = mirror.full_sweep(built).lines
+    assert sync.rebuild(built, built.shards())
+    (line,) = sync.full_sweep(built).lines
     assert "edited past Django" in line
     assert mirrored(built, row)
 
@@ -202,7 +202,7 @@ def test_a_row_that_was_deleted_and_brought_back_by_sql_stays_after_a_rebuild(bu
     row = schedule(**YEARLY)
     Tombstone.add([(row.pk, row.queue, row.generation)], using="default")
     built.purge()
-    assert mirror.rebuild(built, built.shards())
-    mirror.delta_sweep(built)
+    assert sync.rebuild(built, built.shards())
+    sync.delta_sweep(built)
     assert not Tombstone.objects.exists()
     assert mirrored(built, row)

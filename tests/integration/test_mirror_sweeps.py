@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq import mirror, orders
+from django_delayq import orders, sync
 from django_delayq.index import Definition
-from django_delayq.mirror import compare, pages, sweep
 from django_delayq.models import Run, Schedule, ScheduleState, Status
 from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms, to_ms
+from django_delayq.sync import compare, pages, sweep
 from tests.integration.mirroring import absent, flush_at, lose, mirrored, schedule, set_due, view
 from tests.support import YEARLY_CRON, make_due, run_burst
 
@@ -21,7 +21,7 @@ def test_one_row_that_cannot_be_mirrored_does_not_hold_up_the_others(built):
     Schedule._base_manager.filter(pk=first.pk).update(jitter=timedelta(days=365 * 100_000))
     Schedule._base_manager.update(synced_generation=0)
     lose(built, last)
-    mirror.full_sweep(built)
+    sync.full_sweep(built)
     assert mirrored(built, last)
 
 
@@ -43,7 +43,7 @@ def test_a_point_that_waits_for_its_claimer_or_its_retry_is_no_difference(built)
     before = {row.name: view(built, row) for row in (due, retrying, edited, stepped)}
     set_due(built, leased, "lease", "f")
     set_due(built, leased, "due", built.now_ms() + 30_000)
-    assert mirror.full_sweep(built).lines == []
+    assert sync.full_sweep(built).lines == []
     assert {row.name: view(built, row) for row in (due, retrying, edited, stepped)} == before
     assert built.stats([place])[0].leased == 1
 
@@ -56,7 +56,7 @@ def test_what_its_holder_is_about_to_drop_is_no_difference(built):
     assert len(built.claim(place, limit=1, lease_ms=30_000, request=1).entries) == 1
     ScheduleState.objects.update(last_due_at=point)
     Schedule.objects.update(enabled=False)
-    assert mirror.full_sweep(built).lines == []
+    assert sync.full_sweep(built).lines == []
     assert view(built, row).leased
 
 
@@ -67,15 +67,15 @@ def test_a_move_of_what_runs_waits_for_its_end_also_one_past_django(built, manag
     place = built.shard_of(f"s{row.pk}", "default")
     assert len(built.claim(place, limit=1, lease_ms=30_000, request=1).entries) == 1
     getattr(Schedule, manager).update(queue="mail")
-    assert mirror.delta_sweep(built) == 0, "asking at once again would not end"
+    assert sync.delta_sweep(built) == 0, "asking at once again would not end"
     assert absent(built, row, "mail")
     for _ in range(2):
-        mirror.full_sweep(built)
+        sync.full_sweep(built)
         assert absent(built, row, "mail")
     assert Schedule.objects.unmirrored().exists()
     built.client.delete(f"{{{built.config.prefix}:{place}}}:lease")
     built.client.zadd(f"{{{built.config.prefix}:{place}}}:due", {f"s{row.pk}": 5})
-    mirror.delta_sweep(built)
+    sync.delta_sweep(built)
     assert absent(built, row, "default")
     assert view(built, row, "mail").point_ms
 
@@ -87,7 +87,7 @@ def test_a_page_costs_a_fixed_number_of_queries(built, django_assert_num_queries
              {"start_at": utcnow(), "overlap": "allow", "missed": "all", "grace": timedelta(minutes=1)}]  # fmt: skip
     for n in range(12):
         schedule(f"s{n}", **kinds[n % 4])
-    mirror.full_sweep(built)
+    sync.full_sweep(built)
     with django_assert_num_queries(3):  # keys, definitions with their states, open rows
         assert next(sweep.walk(built)) == (12, [])
 
@@ -98,8 +98,8 @@ def test_ghosts_are_removed(built):
     ghosts = ["s999", "r999", "litter", f"s{kept.pk}x", f"S{kept.pk}"]
     built.upsert(place, [Definition(name, 1, later, later) for name in ghosts])
     built.upsert(built.shard_of(f"s{kept.pk}", "mail"), [Definition(f"s{kept.pk}", 1, later, later)])
-    dry = mirror.full_sweep(built, dry_run=True)
-    report = mirror.full_sweep(built)
+    dry = sync.full_sweep(built, dry_run=True)
+    report = sync.full_sweep(built)
     assert report.lines == dry.lines
     assert len(report.lines) == 6
     assert set().union(*built.scan(place)) == {f"s{kept.pk}"}
@@ -115,7 +115,7 @@ def test_an_order_that_missed_the_fast_path_comes_however_many_wait_in_redis_bef
     last = f"r{made[-1].pk}"
     built.remove(built.shard_of(last, row.queue), [(last, 10**15, "")], gone=True)
     Run.objects.update(created_at=utcnow() - timedelta(seconds=5))
-    mirror.delta_sweep(built)
+    sync.delta_sweep(built)
     assert built.views([(last, row.queue)])[0].point_ms == to_ms(made[-1].due_at)
 
 
@@ -130,7 +130,7 @@ def test_an_open_row_that_nobody_can_finish_any_more_is_closed(built, end):
         Schedule.objects.update(enabled=False)
     else:
         row.delete()
-    mirror.full_sweep(built)
+    sync.full_sweep(built)
     run.refresh_from_db()
     assert run.status in (Status.FAILED, Status.LOST)
 
@@ -155,8 +155,8 @@ def test_a_point_that_was_due_when_its_schedule_ended_is_not_lost_by_a_flush(bui
     run = Run.objects.get(due_at=point)
     assert (run.status, run.reason) == outcome
     assert absent(built, row)
-    assert mirror.full_sweep(built).lines == []
-    assert mirror.drift(built).total == 0
+    assert sync.full_sweep(built).lines == []
+    assert sync.drift(built).total == 0
 
 
 @pytest.mark.parametrize(("name", "call"), [("write_wanted", 2), ("remove_ghosts", 1), ("close_abandoned", 1)])
@@ -166,7 +166,7 @@ def test_a_flush_in_the_middle_of_a_sweep_leaves_no_shard_marked_as_built(built,
     for row in rows:
         set_due(built, row, "gen", 5)
     calls = flush_at(monkeypatch, compare if name == "write_wanted" else sweep, built, name, call)
-    mirror.full_sweep(built)
+    sync.full_sweep(built)
     assert calls[0] >= call
     marked = [epoch is not None and not epoch.startswith("building:") for epoch in built.epochs(built.shards())]
     assert marked == [False, False] or all(mirrored(built, row) for row in rows)

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.exceptions import BrokerUnavailable
-from django_delayq.mirror import pages, sweep, swept
 from django_delayq.models import Schedule
 from django_delayq.recurrence import from_ms
+from django_delayq.sync import pages, sweep, swept
 from django_delayq.worker import upkeep
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
@@ -25,18 +25,18 @@ def change_note(broker, **values):
 
 
 def test_a_sweep_is_noted_and_none_is_due_for_a_while(broker):
-    mirror.check_layout(broker)
+    sync.check_layout(broker)
     began = from_ms(broker.now_ms())
-    assert mirror.sweep_if_due(broker).done
+    assert sync.sweep_if_due(broker).done
     row = schedule()
     lose(broker, row)
-    assert mirror.sweep_if_due(broker) is None
+    assert sync.sweep_if_due(broker) is None
     last = swept.read_last(broker)
     assert (last.checked, last.mended) == (0, 0)
     assert began <= last.at <= from_ms(broker.now_ms())
     assert not swept.is_due(broker)
     wait_until(lambda: broker.now_ms() > last.at_ms + 5)
-    assert mirror.sweep_if_due(broker, every_seconds=0.005).lines
+    assert sync.sweep_if_due(broker, every_seconds=0.005).lines
     assert (swept.read_last(broker).checked, swept.read_last(broker).mended) == (1, 1)
 
 
@@ -58,12 +58,12 @@ def test_a_sweep_is_due(noted, change):
     row = schedule()
     lose(noted, row)
     change(noted)
-    assert mirror.sweep_if_due(noted).done
+    assert sync.sweep_if_due(noted).done
     assert mirrored(noted, row)
-    assert mirror.sweep_if_due(noted) is None
+    assert sync.sweep_if_due(noted) is None
 
 
-@pytest.mark.parametrize("call", [mirror.sweep_now, mirror.adopt])
+@pytest.mark.parametrize("call", [sync.sweep_now, sync.adopt])
 def test_a_sweep_that_a_person_orders_is_made_whoever_is_at_it_and_noted(noted, call):
     row = schedule()
     lose(noted, row)
@@ -77,7 +77,7 @@ def test_a_sweep_that_a_person_orders_is_made_whoever_is_at_it_and_noted(noted, 
 # -- beside a sweep, by a worker
 
 
-rebuilding = sys.modules["django_delayq.mirror.rebuild"]
+rebuilding = sys.modules["django_delayq.sync.rebuild"]
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def own(broker):
 
 
 def test_small_chores_do_not_wait_for_a_long_sweep(broker, own, monkeypatch):
-    mirror.check_layout(broker)
+    sync.check_layout(broker)
     monkeypatch.setattr(pages, "PAGE", 1)
     monkeypatch.setattr(upkeep, "DELTA_SECONDS", 0.02)
     rows = [schedule(f"s{n}") for n in range(12)]
@@ -113,7 +113,7 @@ def test_small_chores_do_not_wait_for_a_long_sweep(broker, own, monkeypatch):
 def test_what_is_left_to_the_delta_sweep_comes_page_after_page(noted, own, monkeypatch):
     """A bulk creation of many thousands must not take two seconds for each page."""
     monkeypatch.setattr(upkeep, "DELTA_SECONDS", 3600)
-    for module in (mirror, sweep):
+    for module in (sync, sweep):
         monkeypatch.setattr(module, "PAGE", 2)
     assert own.round()
     rows = [schedule(f"s{n}") for n in range(7)]

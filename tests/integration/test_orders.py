@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from django.db import transaction
 
-from django_delayq import mirror, orders
+from django_delayq import orders, sync
 from django_delayq.exceptions import InvalidBackfill
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.models.fields import utcnow
@@ -178,7 +178,7 @@ def test_what_cannot_be_meant_is_refused_with_the_reason():
 
 
 def test_the_runs_happen_on_a_paused_exhausted_schedule_and_move_nothing_of_it(broker):
-    mirror.check_layout(broker)
+    sync.check_layout(broker)
     tasks.CALLS.clear()
     subject = schedule(task="tests.app.tasks.add", args=[1], max_runs=1)
     ScheduleState.objects.filter(schedule=subject).update(run_count=1, last_due_at=FIRST)

@@ -7,12 +7,12 @@ from django.db import connection
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq import declared, ledger, mirror
+from django_delayq import declared, ledger, sync
 from django_delayq.index import web
 from django_delayq.ledger import Outcome, Won
-from django_delayq.mirror import fast
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.models.fields import utcnow
+from django_delayq.sync import fast
 from tests.app import tasks
 from tests.integration.admin_pages import LIST, RUNS, make_job
 from tests.support import OTHER_DAILY_CRON, YEARLY_CRON
@@ -29,7 +29,7 @@ def make(count):
     names = [f"s{number}" for number in range(Schedule.objects.count(), count)]
     task = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": YEARLY_CRON}
     rows = Schedule.objects.bulk_create([Schedule(name=name, **task) for name in names])
-    while mirror.delta_sweep(web.shared_broker()):
+    while sync.delta_sweep(web.shared_broker()):
         pass
     return rows
 
@@ -48,10 +48,10 @@ def more(prepare, work, many=MANY):
 
 
 EDITS = [
-    ("in bulk", mirror.delta_sweep, lambda _: Schedule.objects.update(cron=OTHER_DAILY_CRON)),
+    ("in bulk", sync.delta_sweep, lambda _: Schedule.objects.update(cron=OTHER_DAILY_CRON)),
     # no two at one moment
-    ("one by one", mirror.delta_sweep, lambda _: Schedule._base_manager.update(generation=F("generation") + F("pk"))),
-    ("by SQL", mirror.full_sweep, lambda count: Schedule._base_manager.update(jitter=timedelta(seconds=count))),
+    ("one by one", sync.delta_sweep, lambda _: Schedule._base_manager.update(generation=F("generation") + F("pk"))),
+    ("by SQL", sync.full_sweep, lambda count: Schedule._base_manager.update(jitter=timedelta(seconds=count))),
 ]
 
 
@@ -82,14 +82,14 @@ def test_a_rebuild(built, lost):
         elif lost == "next points":
             ScheduleState.objects.update(next_due_at=None)
         built.purge()
-        mirror.check_layout(built)
+        sync.check_layout(built)
 
-    assert more(flush, lambda: mirror.rebuild(built, built.shards())) <= ALLOWED
+    assert more(flush, lambda: sync.rebuild(built, built.shards())) <= ALLOWED
     assert built.stats(built.shards()[:1])[0].members == MANY
 
 
 def test_a_full_sweep_where_nothing_differs(built):
-    assert more(make, lambda: mirror.full_sweep(built)) <= 0
+    assert more(make, lambda: sync.full_sweep(built)) <= 0
 
 
 def test_a_sync_of_declared_schedules_where_nothing_differs(built, code):

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq import mirror, orders, status
+from django_delayq import orders, status, sync
 from django_delayq.index import Broker, Settlement
 from django_delayq.models import Condition, Origin, Run, ScheduleState
 from django_delayq.models.fields import utcnow
@@ -157,7 +157,7 @@ def test_options_out_of_range_are_refused(option, value):
 
 
 def test_it_tells_how_long_the_last_full_sweep_took_and_how_overdue_the_next_one_is(well):
-    mirror.sweep_now(well)
+    sync.sweep_now(well)
     note = {**json.loads(well.last_sweep()), "seconds": 4.2, "mended": 1234}
     well.note_sweep(json.dumps({**note, "at_ms": note["at_ms"] - 645_000}))
     drift = ask()[1]["drift"]

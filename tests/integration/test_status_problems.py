@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.management import call_command
 
-from django_delayq import controls, minutes, mirror, orders, status
+from django_delayq import controls, minutes, orders, status, sync
 from django_delayq.index import Broker, Definition, MinuteCounts
 from django_delayq.index.counters import MISSED
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
@@ -121,7 +121,7 @@ def age_all():
     """Let open rows be a minute old, here and in Redis."""
     Run.objects.update(created_at=utcnow() - timedelta(minutes=1))
     broker = Broker(timeout_seconds=5, worker="test")
-    mirror.full_sweep(broker)
+    sync.full_sweep(broker)
     broker.close()
 
 
@@ -288,7 +288,7 @@ def test_entries_that_are_missing_left_over_or_torn_are_wrong(well):
     code, found = ask()
     assert (code, [problem["code"] for problem in found["problems"]]) == (1, ["drift"])
     assert "delayq_sync" in found["problems"][0]["message"]
-    mirror.full_sweep(well)
+    sync.full_sweep(well)
     assert codes() == (0, [])
     well.upsert(well.shard_of("r77", "default"), [Definition("r77", 1, well.now_ms() + 60_000, 0)])
     assert codes() == (1, ["drift"])
@@ -315,7 +315,7 @@ def test_what_a_worker_is_just_writing_is_no_difference(well, monkeypatch):
 
     def compare_then_enqueue(broker):
         looks.append(database_side.compare(broker))
-        mirror.put_runs(well, [run])
+        sync.put_runs(well, [run])
         return looks[-1]
 
     monkeypatch.setattr("django_delayq.status.looking.compare", compare_then_enqueue)
@@ -350,7 +350,7 @@ def test_a_server_that_cannot_be_trusted_is_wrong(server, found):
 
 
 def test_what_is_leased_may_differ_for_a_moment():
-    drift = mirror.Drift(unmirrored=0, tombstones=0, missing=1, ghosts=1, torn=0, unbuilt=0)
+    drift = sync.Drift(unmirrored=0, tombstones=0, missing=1, ghosts=1, torn=0, unbuilt=0)
     for leased, found in ((2, []), (1, ["drift"])):
         shards = (replace(SHARD, members=5, leased=leased),)
         snapshot = Snapshot("default", "p", RedisView((ALIVE,), shards), comparison=Comparison("ours", drift=drift))

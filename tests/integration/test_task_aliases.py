@@ -10,7 +10,7 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq import controls, declared, ledger, mirror
+from django_delayq import controls, declared, ledger, sync
 from django_delayq.calls import registry
 from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task, task_backends
 from django_delayq.exceptions import UnknownTask
@@ -61,7 +61,7 @@ def test_a_schedule_runs_by_its_former_name_and_without_the_alias_waits(alias, b
     assert (tasks.CALLS, Run.objects.filter(status="succeeded").count()) == ([], 0)
     alias()
     broker.purge()
-    mirror.full_sweep(broker)
+    sync.full_sweep(broker)
     make_due(broker, row)
     run_burst()
     assert tasks.CALLS == [(1, 1)]

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from django_delayq import alerts, minutes, mirror, pruning
+from django_delayq import alerts, minutes, sync
 from django_delayq.index.broker import UPKEEP_MS
-from django_delayq.mirror import pages, swept
+from django_delayq.sync import pages, pruning, swept
 from django_delayq.worker import upkeep
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
@@ -16,14 +16,14 @@ from tests.acceptance.support import wait_until
 from tests.integration.mirroring import absent, look, mirrored, schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
-mirror_rebuild = sys.modules["django_delayq.mirror.rebuild"]
+mirror_rebuild = sys.modules["django_delayq.sync.rebuild"]
 
 
 @pytest.fixture
 def three(broker):
     """Three workers, of which the first holds the lease."""
     workers = [Worker(WorkerOptions(queues=("default", "mail"), threads=1)) for _ in range(3)]
-    mirror.rebuild(broker, broker.shards())
+    sync.rebuild(broker, broker.shards())
     for worker in workers:
         worker.upkeep.round()
     assert [worker.upkeep.holds for worker in workers] == [True, False, False]
@@ -43,7 +43,7 @@ def lose_shard(broker, row):
     assert absent(broker, row)
 
 
-CHORES = [(mirror, "sweep_if_due"), (pruning, "prune_if_due"), (minutes, "roll_up"), (alerts, "look_now")]
+CHORES = [(sync, "sweep_if_due"), (pruning, "prune_if_due"), (minutes, "roll_up"), (alerts, "look_now")]
 
 
 def test_the_holder_does_all_upkeep_and_the_others_none_of_it(three, settings, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import autoreload
 
-from django_delayq import mirror, orders
+from django_delayq import orders, sync
 from django_delayq.calls import registry
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.index import Settlement
@@ -457,7 +457,7 @@ def test_a_failure_after_the_commit_repeats_no_signal_and_counts_nothing_twice(b
     first = noop("a", overlap="allow")
     make_due(broker, first)
     make_due(broker, second)
-    real, calls, seen = mirror.put_runs, [], []
+    real, calls, seen = sync.put_runs, [], []
 
     def broken(*args):
         calls.append(1)
@@ -465,7 +465,7 @@ def test_a_failure_after_the_commit_repeats_no_signal_and_counts_nothing_twice(b
             raise BrokerUnavailable("gone")
         return real(*args)
 
-    monkeypatch.setattr(mirror, "put_runs", broken)
+    monkeypatch.setattr(sync, "put_runs", broken)
 
     def receive(run, **kwargs):
         seen.append(run.schedule_name)

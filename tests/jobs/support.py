@@ -12,8 +12,8 @@ from django_delayq.calls import DelayQTask, parse_id
 from django_delayq.calls.compat import TaskResultStatus, task, task_enqueued, task_finished, task_started
 from django_delayq.index import Broker, EntryView, keys
 from django_delayq.ledger.chain import member_of_run
-from django_delayq.mirror import check_layout, fast, rebuild
 from django_delayq.models import Run
+from django_delayq.sync import check_layout, fast, rebuild
 from django_delayq.worker.trip import Trip
 from tests.support import run_burst
 

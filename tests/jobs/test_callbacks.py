@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.exceptions import ValidationError
 
-from django_delayq import ledger, mirror
+from django_delayq import ledger, sync
 from django_delayq.calls.compat import InvalidTask, TaskResultDoesNotExist, task_backends, task_enqueued
 from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.models import Run
@@ -146,7 +146,7 @@ def test_a_callback_that_was_written_and_not_put_is_put_by_the_sweep(broker, mon
         patched.setattr("django_delayq.worker.trip.mirror.put_runs", lambda broker, runs: 0)
         run_burst()
     assert (callbacks().get().status, CALLS) == ("queued", [])
-    mirror.delta_sweep(broker)
+    sync.delta_sweep(broker)
     run_burst()
     assert [(result.id,)] == CALLS
 
@@ -225,7 +225,7 @@ def test_what_is_ordered_by_hand_calls_too_and_what_is_lost_counts_as_a_failure(
     ledger.close_abandoned(ledger.load_abandoned())
     abandoned.refresh_from_db()
     assert abandoned.status == "lost"
-    mirror.full_sweep(broker)
+    sync.full_sweep(broker)
     burst()
     assert [("run", abandoned.pk, abandoned.due_at.isoformat())] == CALLS
 

@@ -9,12 +9,12 @@ from django.db import DatabaseError, connection, transaction
 from django.test import TestCase
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task_enqueued
 from django_delayq.exceptions import WaitRefused
 from django_delayq.index import Broker, EntryView
-from django_delayq.mirror import fast
 from django_delayq.models import Run
+from django_delayq.sync import fast
 from tests.acceptance.support import ROOT, command_environment, lines, wait_until, worker
 from tests.app import tasks as app_tasks
 from tests.faults.harness.database import gone
@@ -144,7 +144,7 @@ def test_without_redis_nothing_fails_and_the_next_sweep_puts_it_there(broker, wi
         assert (tasks.echo.get_result(result.id).status, len(heard)) == (TaskResultStatus.READY, 1)
     assert "the workers will make up for it" in caplog.text
     assert Standing(result).gone()
-    mirror.delta_sweep(broker)
+    sync.delta_sweep(broker)
     assert Standing(result).view.score_ms is not None
     assert run(result).return_value == [[1], {}]
 
@@ -153,7 +153,7 @@ def test_in_the_prefix_of_another_database_nothing_is_put_moved_or_removed(broke
     run_burst()
     waiting = tasks.echo.using(run_after=HOUR).enqueue()
     before = Standing(waiting).view
-    monkeypatch.setattr("django_delayq.mirror.layout.fingerprint", lambda: "another database")
+    monkeypatch.setattr("django_delayq.sync.layout.fingerprint", lambda: "another database")
     monkeypatch.setattr(fast, "_checked", (None, 0.0))
     result = tasks.echo.enqueue(1)
     assert "belongs to another database" in caplog.text

@@ -9,10 +9,10 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.index import Broker
-from django_delayq.mirror import missed
 from django_delayq.models import Run
+from django_delayq.sync import missed
 from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
 from tests.jobs import tasks
@@ -26,7 +26,7 @@ postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLit
 def built(broker):
     """Shards that are built, and a mark."""
     run_burst()
-    mirror.delta_sweep(broker)
+    sync.delta_sweep(broker)
 
 
 @pytest.fixture
@@ -70,13 +70,13 @@ def test_each_row_is_offered_once_and_a_look_without_new_rows_writes_nothing(bro
     first = [tasks.echo.enqueue(n) for n in range(3)]
     with unput():
         second = tasks.echo.enqueue(4)
-    assert mirror.put_missed(broker) == 1
+    assert sync.put_missed(broker) == 1
     assert puts == [[row(result).pk for result in (*first, second)]]
     assert put(second)
     look_until_no_gap_is_left(broker)
     monkeypatch.setattr(Broker, "note_missed_mark", lambda self, value: pytest.fail("writes"))
     with CaptureQueriesContext(connection) as captured:
-        assert mirror.put_missed(broker) == 0
+        assert sync.put_missed(broker) == 0
     assert (puts[1:], len(captured) <= 3) == ([], True)
 
 
@@ -86,7 +86,7 @@ def test_a_look_is_bounded_and_the_next_one_goes_on(broker, puts, monkeypatch):
     monkeypatch.setattr(missed, "PUT", 3)
     with unput():
         results = tasks.echo.enqueue_many([((n,), {}) for n in range(10)])
-    assert [mirror.put_missed(broker) for _ in range(3)] == [8, 2, 0]
+    assert [sync.put_missed(broker) for _ in range(3)] == [8, 2, 0]
     assert [len(part) for part in puts] == [3, 1, 3, 1, 2]
     assert all(map(put, results))
 
@@ -96,7 +96,7 @@ def test_what_has_ended_or_runs_is_not_put(broker, puts):
         results = [tasks.echo.enqueue(n) for n in range(4)]
     for result, status in zip(results, ("succeeded", "running", "failed"), strict=False):
         Run.objects.filter(pk=row(result).pk).update(status=status)
-    assert mirror.put_missed(broker) == 1
+    assert sync.put_missed(broker) == 1
     assert puts == [[row(results[3]).pk]]
 
 
@@ -105,9 +105,9 @@ def test_without_a_mark_that_can_be_read_all_open_rows_are_put(broker, noted):
     with unput():
         results = [tasks.echo.enqueue(n) for n in range(2)]
     broker.note_missed_mark(noted)
-    assert mirror.put_missed(broker) == 2
+    assert sync.put_missed(broker) == 2
     assert all(map(put, results))
-    assert mirror.put_missed(broker) == 0
+    assert sync.put_missed(broker) == 0
     assert json.loads(broker.missed_mark())[0] <= row(results[-1]).pk
 
 
@@ -115,15 +115,15 @@ def test_where_the_last_rows_are_gone_the_mark_goes_back_and_what_comes_is_put(b
     """They were deleted with their outcomes, or the database is a backup, which gives keys once more."""
     before = tasks.echo.using(run_after=timedelta(hours=1)).enqueue(0)
     later = [tasks.echo.enqueue(n) for n in range(5)]
-    mirror.put_missed(broker)
+    sync.put_missed(broker)
     pks = [row(result).pk for result in later]
     Run.objects.filter(pk__in=pks).delete()
-    assert mirror.put_missed(broker) == 0
+    assert sync.put_missed(broker) == 0
     assert json.loads(broker.missed_mark())[0] == row(before).pk
     with unput():
         app_tasks.add.enqueue(1)
     Run.objects.filter(task=app_tasks.add.module_path).update(id=pks[0])
-    assert mirror.put_missed(broker) == 1
+    assert sync.put_missed(broker) == 1
     run_burst()
     assert app_tasks.CALLS == [(1, 1)]
 
@@ -133,8 +133,8 @@ def test_where_redis_fails_the_next_look_begins_where_this_one_did(broker, monke
         result = tasks.echo.enqueue(1)
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
         patched.setattr(missed, "put_runs", lambda broker, runs: 1 / 0)
-        mirror.put_missed(broker)
-    assert mirror.put_missed(broker) == 1
+        sync.put_missed(broker)
+    assert sync.put_missed(broker) == 1
     assert put(result)
 
 
@@ -144,23 +144,23 @@ def test_after_a_flush_all_that_is_open_comes_back_and_what_was_noted_stays(brok
     broker.purge()
     with unput():
         result = tasks.echo.enqueue(3)
-    mirror.check_layout(broker)
-    assert mirror.rebuild(broker, broker.shards())
+    sync.check_layout(broker)
+    assert sync.rebuild(broker, broker.shards())
     assert [put(each) for each in (waiting, ended, result)] == [True, False, True]
-    assert mirror.put_missed(broker) == 0
+    assert sync.put_missed(broker) == 0
     # The shards are lost and the note is not: it knows of gaps.
     noted = missed.Mark(1, [missed.Gap(5, 6, 7, 8)]).as_text()
     broker.note_missed_mark(noted)
     broker.drop(broker.shards())
-    assert mirror.rebuild(broker, broker.shards())
+    assert sync.rebuild(broker, broker.shards())
     assert broker.missed_mark() == noted
     # Nor does a rebuild of one queue say that those of the others were put.
     broker.note_missed_mark("")
     with unput():
         result = tasks.echo.using(queue_name="mail").enqueue(4)
     broker.drop(broker.shards()[:1])
-    assert mirror.rebuild(broker, broker.shards())
-    assert mirror.put_missed(broker) >= 1
+    assert sync.rebuild(broker, broker.shards())
+    assert sync.put_missed(broker) >= 1
     assert put(result)
 
 
@@ -172,11 +172,11 @@ def test_a_row_that_is_committed_after_greater_keys_were_seen_is_put(broker):
     with unput(), open_transaction(lambda: tasks.echo.enqueue(1), lambda: tasks.echo.enqueue(2)) as early:
         later = tasks.echo.enqueue(3)
         for _ in range(4):
-            mirror.put_missed(broker)
+            sync.put_missed(broker)
             missed_seconds_pass(broker)
         assert put(later)
         assert gaps(broker), "what is open may come yet"
-    assert mirror.put_missed(broker) == 2
+    assert sync.put_missed(broker) == 2
     assert all(map(put, early))
     look_until_no_gap_is_left(broker)
 
@@ -186,8 +186,8 @@ def test_so_is_one_whose_transaction_was_open_when_the_mark_was_lost(broker):
     with unput(), open_transaction(lambda: tasks.echo.enqueue(1)) as early:
         tasks.echo.enqueue(2)
         broker.note_missed_mark("")
-        mirror.put_missed(broker)
-    assert mirror.put_missed(broker) == 1
+        sync.put_missed(broker)
+    assert sync.put_missed(broker) == 1
     assert put(early[0])
 
 
@@ -200,7 +200,7 @@ def test_keys_that_no_row_will_have_are_forgotten_once_no_transaction_of_that_ti
             tasks.echo.enqueue_many([((n,), {}) for n in range(5)])
             raise ZeroDivisionError
         tasks.echo.enqueue(6)
-        mirror.put_missed(broker)
+        sync.put_missed(broker)
         assert [(last - first) for first, last, *_ in gaps(broker)] == [5]
     look_until_no_gap_is_left(broker)
 
@@ -209,10 +209,10 @@ def test_keys_that_no_row_will_have_are_forgotten_once_no_transaction_of_that_ti
 def test_gaps_end_by_themselves_where_a_transaction_never_does(broker, monkeypatch):
     with open_transaction(lambda: tasks.echo.enqueue(0)):
         tasks.echo.enqueue(1)
-        mirror.put_missed(broker)
+        sync.put_missed(broker)
         assert gaps(broker)
         monkeypatch.setattr(missed, "GAP_SECONDS", -1)
-        mirror.put_missed(broker)
+        sync.put_missed(broker)
         assert gaps(broker) == []
 
 
@@ -248,7 +248,7 @@ def look_until_no_gap_is_left(broker):
     """Other databases of the server may have transactions of their own: so a look or two may not do."""
 
     def look():
-        mirror.put_missed(broker)
+        sync.put_missed(broker)
         missed_seconds_pass(broker)
         return gaps(broker) == []
 

@@ -7,7 +7,7 @@ import pytest
 from django.db import connections, transaction
 from django.utils import timezone
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.backend import store
 from django_delayq.calls.compat import InvalidTask, TaskResultDoesNotExist, TaskResultStatus, task_backends
 from django_delayq.exceptions import BrokerUnavailable, InvalidArguments, JobCancelled, JobHeld
@@ -184,7 +184,7 @@ def test_what_redis_has_not_yet_is_cancelled_although_it_is_just_being_put_there
             thread.join(60)
         else:  # one writer: within the transaction of the cancellation only Redis can be asked
             broker = Broker(timeout_seconds=5, worker="sweep")
-            mirror.put_runs(broker, [row(result)])
+            sync.put_runs(broker, [row(result)])
             assert broker.claim(Standing(result).shard, limit=10, lease_ms=1, request=1).entries == ()
         return real(*args)
 
@@ -246,7 +246,7 @@ def test_without_redis_a_retry_is_put_there_by_the_next_sweep(backend, broker):
     with pointing_at(NOBODY):
         assert backend.retry(result.id)
     assert Standing(result).gone()
-    mirror.full_sweep(broker)
+    sync.full_sweep(broker)
     assert Standing(result).view.score_ms is not None
 
 

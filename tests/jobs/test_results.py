@@ -7,7 +7,7 @@ from asgiref.sync import async_to_sync
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.calls.capture import listening
 from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
 from django_delayq.exceptions import InvalidArguments, ResultTooLarge
@@ -197,7 +197,7 @@ def test_each_is_kept_for_as_long_as_its_outcome_says_and_then_deleted_with_what
     with pytest.raises(TaskResultDoesNotExist):
         results[0].refresh()
     for _ in range(2):  # the second one has nothing to do
-        mirror.full_sweep(broker)
+        sync.full_sweep(broker)
         assert set(Run.objects.values_list("pk", flat=True)) == {each.pk for each in found[1:]}
     assert Output.objects.count() == 1
 

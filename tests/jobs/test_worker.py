@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.calls import registry
 from django_delayq.calls.compat import TaskResultStatus
 from django_delayq.exceptions import BrokerUnavailable
@@ -95,7 +95,7 @@ def test_what_has_ended_was_deleted_or_is_in_another_queue_by_now_is_not_run(bro
     run_burst(queues=("default",))
     assert [n for n, _ in app_tasks.CALLS] == [3]
     assert sum(stats.members + stats.jobs for stats in broker.stats(broker.shards()[:1])) == 0
-    mirror.full_sweep(broker)
+    sync.full_sweep(broker)
     run_burst()
     assert sorted(n for n, _ in app_tasks.CALLS) == [2, 3]
 

@@ -16,7 +16,7 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import NoReverseMatch, reverse
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.index.web import forget_broker
 from django_delayq.models import (
     Alert,
@@ -115,8 +115,8 @@ def row(broker):
     Alert.objects.create(
         kind="failing", subject=str(made.pk), name=made.name, text=made.task, told_at=datetime.now(UTC)
     )
-    mirror.check_layout(broker)
-    mirror.full_sweep(broker)
+    sync.check_layout(broker)
+    sync.full_sweep(broker)
     return made
 
 
@@ -294,8 +294,8 @@ def test_hostile_texts_are_escaped_on_every_page_and_in_every_message(boss, brok
         cron="0 9 1 1 *",
         created_at=datetime.now(UTC) - timedelta(days=800),
     )
-    mirror.check_layout(broker)
-    mirror.full_sweep(broker)
+    sync.check_layout(broker)
+    sync.full_sweep(broker)
     Declaration.objects.create(schedule=row, key=name)
     state = {"condition": Condition.PARKED, "condition_reason": text, "last_status": short[:16]}
     ScheduleState.objects.update_or_create(schedule=row, defaults=state)

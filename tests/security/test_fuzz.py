@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from django_delayq import mirror, orders
+from django_delayq import orders, sync
 from django_delayq.calls import parse_id
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.index import keys
@@ -181,10 +181,10 @@ def healed(prefix):
     """Sweep and work until nothing differs; every due point must then be decided, once."""
     for _ in range(3):
         run_burst(name=WORKER)  # repairs keys of a foreign type, which sweeps only name
-        mirror.sweep_now(prefix.broker)
+        sync.sweep_now(prefix.broker)
     run_burst(name=WORKER)
-    assert mirror.full_sweep(prefix.broker).lines == []
-    assert mirror.drift(prefix.broker).total == 0
+    assert sync.full_sweep(prefix.broker).lines == []
+    assert sync.drift(prefix.broker).total == 0
     for name, due_at in prefix.due.items():
         row = prefix.rows[name]
         outcomes = Run.objects.filter(schedule_id=row.pk, origin="due", due_at=due_at)
@@ -265,7 +265,7 @@ def test_of_made_up_points_of_before_an_edit_one_runs_the_schedules_own_call_and
     assert ran == [now - 86_400_000], "one, once: with it all up to the edit is decided"
     recorded = [to_ms(run.due_at) for run in Run.objects.filter(status="succeeded").order_by("due_at")]
     assert recorded == ran
-    assert mirror.full_sweep(broker).lines == []
+    assert sync.full_sweep(broker).lines == []
 
 
 HINTS = [text for text in TEXTS if len(text) < 100] + [
@@ -306,6 +306,6 @@ def test_a_well_made_forged_layout_makes_a_worker_refuse_and_change_nothing(brok
         run_burst(name=WORKER)
     assert broker.views([(f"s{row.pk}", row.queue) for row in prefix.rows.values() if row.pk]) == before
     assert not Run.objects.exclude(status="queued").exists()
-    mirror.adopt(broker)
+    sync.adopt(broker)
     run_burst(name=WORKER)
     assert Run.objects.filter(status="succeeded").count() == 3  # two due points, one job

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from django_delayq import mirror, orders
+from django_delayq import orders, sync
 from django_delayq.calls import parse_id
 from django_delayq.index import Broker, Shard, keys
 from django_delayq.models import Run, Schedule
@@ -122,7 +122,7 @@ def played(damage):
 def test_f37_what_was_put_into_another_queue_is_not_executed_there(kind, how):
     members, ran = played([Move(kind, f"mail:{n}", **how) for n in range(2)])
     assert ran == []
-    mirror.sweep_now(members.broker)
+    sync.sweep_now(members.broker)
     assert sorted(members.play("default", "mail")) == sorted(KINDS), "where it belongs, once"
 
 
@@ -133,6 +133,6 @@ def test_f37_what_was_put_into_another_queue_is_not_executed_there(kind, how):
 @given(damage=st.lists(moves, min_size=1, max_size=6))
 def test_f37_nothing_is_executed_in_another_queue_and_all_is_executed_once_where_it_belongs(damage):
     members, ran = played(damage)
-    mirror.sweep_now(members.broker)
+    sync.sweep_now(members.broker)
     assert ran == []
     assert sorted(members.play("default", "mail")) == sorted(KINDS)

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from django.db import connection, transaction
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.calls import parse_id
 from django_delayq.calls.compat import TaskResultDoesNotExist, task_backends
 from django_delayq.calls.registry import get_task
@@ -152,7 +152,7 @@ class Callers:
             self.pending = pending
             self._note_pending()
             if not dies:
-                mirror.put_now([row for row, _, _ in pending])
+                sync.put_now([row for row, _, _ in pending])
 
     @step
     def cancel(self, index=0):

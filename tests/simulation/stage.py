@@ -15,7 +15,7 @@ from django.test import override_settings
 from django_delayq import conf, ledger
 from django_delayq.calls import registry
 from django_delayq.index import Broker, connector, scripts
-from django_delayq.mirror import missed
+from django_delayq.sync import missed
 from django_delayq.worker import slots
 from tests import failpoints
 

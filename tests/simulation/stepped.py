@@ -8,7 +8,7 @@ from functools import partial
 
 from django.db import DatabaseError
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.exceptions import BrokerError, ForeignLayout, OtherLayout
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
@@ -200,10 +200,10 @@ class Stepped:
     def take_layout(self):
         """Begin as a worker does after a restart with other settings; say whether it may go on."""
         try:
-            mirror.take_layout(self.worker.broker)
+            sync.take_layout(self.worker.broker)
         except OtherLayout:
             return False
-        mirror.rebuild(self.worker.broker, self.worker.broker.shards())
+        sync.rebuild(self.worker.broker, self.worker.broker.shards())
         return True
 
     def sweep(self, kind):
@@ -216,13 +216,13 @@ class Stepped:
             return
 
     def _sweep(self, kind, broker):
-        mirror.check_layout(broker)
+        sync.check_layout(broker)
         if kind == "delta":
-            mirror.delta_sweep(broker)
+            sync.delta_sweep(broker)
         elif kind == "full":
-            mirror.full_sweep(broker)
+            sync.full_sweep(broker)
         else:
-            self.world.stage.seen["rebuilt"] += mirror.rebuild(broker, self.worker.shards)
+            self.world.stage.seen["rebuilt"] += sync.rebuild(broker, self.worker.shards)
 
     def keep_up(self):
         """Do what the sweeping thread does now."""

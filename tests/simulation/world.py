@@ -7,10 +7,10 @@ from zlib import crc32
 
 from django.db import OperationalError, connection
 
-from django_delayq import mirror
+from django_delayq import sync
 from django_delayq.index import Shard, keys, web
-from django_delayq.mirror import layout
 from django_delayq.models import Run, Schedule
+from django_delayq.sync import layout
 
 from .backup import Backup
 from .callers import Callers
@@ -93,8 +93,8 @@ class World(People, Callers):
         web.forget_broker()
         for number in range(WORKERS):
             self.workers.append(self._born(number))
-        mirror.check_layout(self.workers[0].worker.broker)
-        mirror.full_sweep(self.workers[0].worker.broker)
+        sync.check_layout(self.workers[0].worker.broker)
+        sync.full_sweep(self.workers[0].worker.broker)
         self.invariants.after_step()
 
     # -- names

@@ -85,7 +85,7 @@ def guarded(request):
     """A logger of ours of which something raises."""
     side_channels.guard_loggers()
     logger, handler, factory = (
-        logging.getLogger("django_delayq.mirror"),
+        logging.getLogger("django_delayq.sync"),
         logging.Handler(),
         logging.getLogRecordFactory(),
     )

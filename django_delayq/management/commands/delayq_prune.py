@@ -10,11 +10,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from django_delayq import ledger, pruning
+from django_delayq import ledger
 from django_delayq.exceptions import DelayQError
 from django_delayq.management.progress import Progress
 from django_delayq.models.fields import utcnow
 from django_delayq.plain import plain
+from django_delayq.sync import pruning
 
 
 class Command(BaseCommand):

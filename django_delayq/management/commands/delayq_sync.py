@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from django_delayq import conf, declared, ledger, mirror
+from django_delayq import conf, declared, ledger, sync
 from django_delayq.exceptions import DelayQError
 from django_delayq.index import Broker
 from django_delayq.management.progress import Progress
@@ -65,26 +65,26 @@ class Command(BaseCommand):
             return
         ledger.check_tables()
         if options["adopt"]:
-            self._sweep(broker, options, mirror.adopt)
+            self._sweep(broker, options, sync.adopt)
         else:
             self._sync(broker, options)
 
     def _sync(self, broker: Broker, options: dict[str, Any]) -> None:
         """Sync what the code declares, before it is mirrored."""
         dry_run = options["dry_run"]
-        mirror.check_layout(broker, claim=not dry_run)
+        sync.check_layout(broker, claim=not dry_run)
         found = declared.sync(dry_run=dry_run)
         for line in () if options["json"] else found.lines:
             self.stdout.write(line)
         if found and not options["json"]:
             self.stdout.write(f"{found.checked} declared schedules, {found.changed} {_changed(options)}.")
-        sweep = partial(mirror.full_sweep, dry_run=True) if dry_run else mirror.sweep_now
+        sweep = partial(sync.full_sweep, dry_run=True) if dry_run else sync.sweep_now
         self._sweep(broker, options, sweep, declared=found.lines)
         if found.problems:
             raise CommandError("\n".join(["Of the declared schedules, these could not be synced:", *found.problems]))
 
     def _sweep(
-        self, broker: Broker, options: dict[str, Any], sweep: Callable[..., mirror.Report], **also: list[str]
+        self, broker: Broker, options: dict[str, Any], sweep: Callable[..., sync.Report], **also: list[str]
     ) -> None:
         """Sweep, and write what was changed in Redis: all of it from verbosity 2 on, else what a person reads."""
         count = Schedule._base_manager.using(ledger.database()).count()

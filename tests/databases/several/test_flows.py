@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connections, transaction
 
-from django_delayq import mirror, orders
+from django_delayq import orders, sync
 from django_delayq.models import Run, Schedule, Tombstone
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until, worker
 from tests.integration.mirroring import absent, mirrored, schedule, view
@@ -100,18 +100,18 @@ def test_the_sweeps_make_up_for_what_redis_has_missed(broker):
     schedule("a")
     gone = schedule("b")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("django_delayq.mirror.fast._attempt", lambda *args: None)
+        patched.setattr("django_delayq.sync.fast._attempt", lambda *args: None)
         Schedule.objects.filter(name="a").update(cron="7 * * * *")
         Schedule.objects.get(name="b").delete()
         orders.run_now(Schedule.objects.get(name="a"))
     assert Tombstone.objects.exists()
     broker.swap_epochs([broker.shards()[0]], None, "test")
-    assert mirror.delta_sweep(broker)
+    assert sync.delta_sweep(broker)
     assert mirrored(broker, Schedule.objects.get(name="a"))
     assert absent(broker, gone)
     broker.purge()
-    mirror.check_layout(broker)
-    assert mirror.full_sweep(broker).done
+    sync.check_layout(broker)
+    assert sync.full_sweep(broker).done
     assert mirrored(broker, Schedule.objects.get(name="a"))
 
 
@@ -147,7 +147,7 @@ def test_a_worker_process_never_asks_the_replica(broker):
 )
 def test_the_commands_work_on_the_primary(broker, command):
     schedule("s", cron=DAILY_CRON)
-    mirror.check_layout(broker)
+    sync.check_layout(broker)
     environment = {
         **os.environ,
         **names_of_databases(),

@@ -79,7 +79,7 @@ def _first_release_ms(first: str) -> None:
 
 def _small_pages(size: str) -> None:
     """Rows are read and written so many at a time."""
-    from django_delayq.mirror import pages
+    from django_delayq.sync import pages
 
     pages.PAGE = int(size)
 

@@ -11,22 +11,22 @@ KEY = "J a unique key is held too long, or not long enough"
 JOBS = (
     # from the commit to Redis
     mutant(
-        "nomissed", "what was committed and not put a sweep puts", "mirror.missed:_look_on",
+        "nomissed", "what was committed and not put a sweep puts", "sync.missed:_look_on",
         "count += _put(broker, page)", "pass",
         hj.committed_and_killed, "J a job that waits is absent",
     ),
     mutant(
-        "nogaps", "keys that were missing are looked for later", "mirror.missed:_look_on",
+        "nogaps", "keys that were missing are looked for later", "sync.missed:_look_on",
         "if notes_gaps and pk > mark.seen + 1:", "if False:",
         hj.committed_late, "J a job that waits is absent",
     ),
     mutant(
-        "nogapsbehind", "also those of transactions that were open at a flush", "mirror.missed:_mark_behind",
+        "nogapsbehind", "also those of transactions that were open at a flush", "sync.missed:_mark_behind",
         "max(0, last - PAGE * MOST_PAGES) if _has_gaps() else last", "last",
         hj.committed_after_a_flush, "J a job that waits is absent",
     ),
     mutant(
-        "norebuildrows", "a rebuild puts rows too", "mirror.rebuild:_fill",
+        "norebuildrows", "a rebuild puts rows too", "sync.rebuild:_fill",
         "put_runs(broker, runs)", "pass",
         hj.retrying_and_flushed, "J a job that waits is absent",
     ),
@@ -63,12 +63,12 @@ JOBS = (
         hj.cancelled_while_a_worker_has_it, "J a job that a worker has",
     ),
     mutant(
-        "noputhold", "what is cancelled is put first", "mirror.runs:move_run",
+        "noputhold", "what is cancelled is put first", "sync.runs:move_run",
         "for mode in _MOVING:", "for mode in _MOVING[:1]:",
         hj.cancelled_before_it_is_put, "J a job that a worker has",
     ),
     mutant(
-        "forgetall", "a late removal leaves a job that was retried", "mirror.runs:forget_run",
+        "forgetall", "a late removal leaves a job that was retried", "sync.runs:forget_run",
         "chain.generation_of_run(run)", "2**53 - 1",
         hj.removed_late, "J a job that waits is absent",
     ),
@@ -168,7 +168,7 @@ JOBS = (
     ),
     # resharding
     mutant(
-        "noleases", "the index is not taken away under leases", "mirror.switch:_check_unused",
+        "noleases", "the index is not taken away under leases", "sync.switch:_check_unused",
         "if left := broker.count_leases", "if False and broker.count_leases",
         hj.resharded, "F12 ",
     ),

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
-from . import ledger, mirror
-from .index import Broker
-from .models.fields import utcnow
-from .recurrence import from_ms
+from .. import ledger, sync
+from ..index import Broker
+from ..models.fields import utcnow
+from ..recurrence import from_ms
 
 #: Between two passes.
 EVERY_SECONDS = 3600.0
@@ -72,7 +72,7 @@ def read_last(broker: Broker) -> LastPass | None:
         last = LastPass(str(value["database"]), at_ms, rows, left, seconds, behind, after)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
-    return last if last.database == mirror.fingerprint() else None
+    return last if last.database == sync.fingerprint() else None
 
 
 def prune_if_due(
@@ -102,7 +102,7 @@ def _prune(broker: Broker, go_on: Callable[[], bool]) -> LastPass:
     """Continue the pass that is noted, or begin one; note how far it comes."""
     last = read_last(broker)
     if last is None or last.finished:
-        last = LastPass(mirror.fingerprint(), 0)
+        last = LastPass(sync.fingerprint(), 0)
     began = time.monotonic()
     for batch, pruned in prune_batches(last.after or 0, rests=RESTS):
         last = replace(

@@ -17,7 +17,7 @@ from .rebuild import Build, walk
 from .runs import close_abandoned
 from .write import remove_oldest, remove_whole, sync
 
-logger = logging.getLogger("django_delayq.mirror")
+logger = logging.getLogger("django_delayq.sync")
 
 
 @dataclass(slots=True)

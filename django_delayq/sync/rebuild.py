@@ -35,7 +35,7 @@ from .read import queues_of, read_settled
 from .runs import put_back, put_runs
 from .write import write_wanted
 
-logger = logging.getLogger("django_delayq.mirror")
+logger = logging.getLogger("django_delayq.sync")
 
 #: How the epoch of a shard begins that is being built.
 BUILDING = "building:"

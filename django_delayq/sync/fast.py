@@ -19,7 +19,7 @@ from .read import read_wanted
 from .runs import move_run, put_runs
 from .write import remove_tombstones, sync
 
-logger = logging.getLogger("django_delayq.mirror")
+logger = logging.getLogger("django_delayq.sync")
 
 #: More schedules than this are left to the workers' sweep, which comes within seconds: a request must not wait for
 #: them.

@@ -29,7 +29,7 @@ from ..models import Run, Status
 from .layout import check_layout
 from .runs import put_runs
 
-logger = logging.getLogger("django_delayq.mirror")
+logger = logging.getLogger("django_delayq.sync")
 
 #: Rows that one query reads, and pages that one look reads at most: 100,000 rows.
 PAGE, MOST_PAGES = 5_000, 20

@@ -28,7 +28,7 @@ from ..exceptions import OtherLayout
 from ..index import Broker, Shard
 from .layout import Layout, check_layout, check_others, check_release, checked, own_layout, store_layout
 
-logger = logging.getLogger("django_delayq.mirror")
+logger = logging.getLogger("django_delayq.sync")
 
 #: Workers say that they live every 30 s; who was not heard of for three times as long is taken for dead.
 LIVE_SECONDS = 90.0
