@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING, Literal
 
-from . import alerts, conf
+from . import conf
 from .calls import commands
 from .calls.compat import task, task_backends
+from .monitoring import alerts
 
 if TYPE_CHECKING:
     Command = str

@@ -28,8 +28,11 @@ PLACES = {
     "before_mirror": ("before", "sync.fast:_attempt"),  # a web process has committed, Redis does not know yet
     "during_pruning": ("after", "ledger.pruning:delete_with_outputs"),  # their horizon is not noted
     "after_pruning": ("after", "ledger:prune"),  # the transaction of a batch is committed, nothing was told
-    "before_alert": ("after", "alerts.states:_write_change"),  # with the jobs of its messages, and not committed
-    "after_alert": ("after", "alerts.states:_tell"),  # that is committed, nothing was sent
+    "before_alert": (
+        "after",
+        "monitoring.alerts.states:_write_change",
+    ),  # with the jobs of its messages, and not committed
+    "after_alert": ("after", "monitoring.alerts.states:_tell"),  # that is committed, nothing was sent
     "during_rebuild": ("after", "sync.rebuild:compare", "sync.rebuild:_put_back"),  # a page is written
 }
 

@@ -11,10 +11,11 @@ from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
-from .. import explain, ledger
+from .. import ledger
 from ..calls import parse_id
 from ..models import Run, Schedule, Status
 from ..models.fields import utcnow
+from ..monitoring import explain
 from ..plain import plain
 from . import display, paging
 from .base import BaseAdmin, may_view

@@ -12,9 +12,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import coming, ledger
-from ..coming import HOUR
+from .. import ledger
 from ..models.fields import utcnow
+from ..monitoring import coming
+from ..monitoring.coming import HOUR
 from . import display, facts
 from .base import BaseAdmin
 

@@ -17,7 +17,7 @@ from django.utils.translation import ngettext
 from .. import ledger
 from ..models import Condition, Control, Run, Schedule, ScheduleState, Status, explain_wait
 from ..models.fields import utcnow
-from ..status.snapshot import WAITING_SECONDS, RedisView
+from ..monitoring.status.snapshot import WAITING_SECONDS, RedisView
 from . import display
 from .base import BaseAdmin
 

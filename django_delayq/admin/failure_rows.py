@@ -8,8 +8,8 @@ from django.db.models.functions import Right
 from django.utils.translation import gettext as _
 
 from .. import ledger
-from ..failures import RunGroup
 from ..models import Run, Schedule, Status
+from ..monitoring.failures import RunGroup
 from ..plain import plain
 from ..redaction import redact_text
 from . import charts, display

@@ -20,11 +20,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods
 
-from .. import failures
-from ..failures import Failures, RunGroup
 from ..models import Run, Schedule
 from ..models.fields import utcnow
 from ..models.kept import MOST_AT_ONCE
+from ..monitoring import failures
+from ..monitoring.failures import Failures, RunGroup
 from . import failure_rows as shown
 from . import paging
 from .actions import ASKED, NAMES_SHOWN, ScheduleActions

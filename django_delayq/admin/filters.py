@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import conf, ledger
 from ..models import Origin, Run, Schedule, Status
 from ..models.validators import read_key
-from ..status.snapshot import MOST_UNKNOWN
+from ..monitoring.status.snapshot import MOST_UNKNOWN
 
 #: More queues, tasks or tags than these are not offered.
 MOST_OFFERED = 50

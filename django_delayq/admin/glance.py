@@ -16,13 +16,14 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from .. import conf, ledger, status, sync
+from .. import conf, ledger, sync
 from ..calls import handover, registry
 from ..exceptions import BrokerError, InvalidRecurrence
 from ..ledger import chain
 from ..ledger.grouping import grouped
 from ..models import Condition, Control, Schedule, ScheduleState, Tag, explain_wait
 from ..models.fields import utcnow
+from ..monitoring import status
 from ..recurrence.point import known_ms
 from ..recurrence.words import describe
 from .display import Html, badge, instant, milliseconds, relative, sentence, status_badge, zone_of

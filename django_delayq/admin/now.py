@@ -18,9 +18,9 @@ from ..exceptions import BrokerError, UnknownTask
 from ..index.web import ask
 from ..models import Cancellation, Run, Schedule, Status
 from ..models.fields import utcnow
+from ..monitoring.status.redis_side import read_redis
+from ..monitoring.status.snapshot import RedisView
 from ..plain import plain
-from ..status.redis_side import read_redis
-from ..status.snapshot import RedisView
 from . import display, facts
 from .base import BaseAdmin
 

@@ -16,12 +16,13 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from .. import conf, ledger, minutes, status
+from .. import conf, ledger
 from ..index.counters import LAG, Tally, by_queue, outcomes, percentile
 from ..models import Control, Overview
 from ..models.fields import utcnow
+from ..monitoring import minutes, status
+from ..monitoring.status.snapshot import MOST_READ, RedisView, Snapshot
 from ..plain import plain
-from ..status.snapshot import MOST_READ, RedisView, Snapshot
 from . import charts, display, facts, glance
 from .asking import AskPage
 from .base import ReadOnlyAdmin, may_view

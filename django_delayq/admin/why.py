@@ -10,9 +10,10 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from .. import explain, ledger
+from .. import ledger
 from ..models import Control, Run, Schedule
 from ..models.fields import utcnow
+from ..monitoring import explain
 from ..plain import plain
 from ..recurrence.zone import get_zone
 from .actions import ScheduleActions

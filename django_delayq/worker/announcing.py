@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal
 
-from .. import ledger, pings, side_channels
+from .. import ledger, side_channels
 from ..calls import Call, as_called, new_result
 from ..calls.compat import AnyResult, AnyTask, TaskError, TaskResultStatus, task_finished, task_started
 from ..calls.context import EXECUTING
@@ -27,6 +27,7 @@ from ..ledger import Outcome
 from ..ledger.rows import AnyRun, RunRow, ScheduleRow
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
+from ..monitoring import pings
 from ..plain import iso
 from ..recurrence import to_ms
 from ..redaction import redact_text

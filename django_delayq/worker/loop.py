@@ -18,11 +18,11 @@ from typing import Any
 
 from django.db import connections
 
-from .. import pings
 from ..calls import tracing
 from ..exceptions import BrokerError
 from ..index import Broker, Shard
 from ..models.fields import utcnow
+from ..monitoring import pings
 from . import spans
 from .calling import execute, give_up
 from .dispatch import Claims, Controls, Dispatcher

@@ -23,7 +23,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, Error, connections
 
-from .. import alerts, conf, ledger, minutes, sync
+from .. import conf, ledger, sync
 from ..calls import tracing
 from ..exceptions import (
     BrokerError,
@@ -36,6 +36,7 @@ from ..exceptions import (
     UnfitServer,
 )
 from ..index import Broker, Shard, probe
+from ..monitoring import alerts, minutes
 from ..redaction import redact_text
 from ..sync import pruning
 from .trouble import Backoff, forget_frames, repair

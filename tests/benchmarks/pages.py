@@ -73,7 +73,7 @@ def run_pages(client: Any) -> dict[str, str]:
 
 def commonest_error() -> str:
     """Return what the lists are filtered by for the largest group of failures of a week; '' where nothing failed."""
-    from django_delayq.failures import group_failures, read_failures
+    from django_delayq.monitoring.failures import group_failures, read_failures
 
     now = datetime.now(UTC)
     groups = group_failures(read_failures(now), now - timedelta(days=7))

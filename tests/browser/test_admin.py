@@ -9,9 +9,10 @@ import pytest
 from django.contrib.admin.utils import quote
 from django.urls import reverse
 
-from django_delayq import controls, failures, sync
+from django_delayq import controls, sync
 from django_delayq.models import Run
 from django_delayq.models.fields import utcnow
+from django_delayq.monitoring import failures
 from tests.acceptance.support import wait_until
 from tests.app import tasks
 from tests.browser.conftest import PICTURES

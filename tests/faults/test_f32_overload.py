@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq import status
 from django_delayq.models import Run, Status
+from django_delayq.monitoring import status
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import schedules
 from tests.faults.live import live_worker

@@ -9,8 +9,8 @@ from django.core.management import call_command
 
 from django_delayq import sync
 from django_delayq.index import keys
-from django_delayq.status import looking
-from django_delayq.status.snapshot import ShardView, WorkerView
+from django_delayq.monitoring.status import looking
+from django_delayq.monitoring.status.snapshot import ShardView, WorkerView
 
 SHARD = ShardView("default", 0, 0, 0, 0, None, "built")
 ALIVE = WorkerView("w", ("default",), 1.0)

@@ -11,8 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_delayq.admin import coming as pages
-from django_delayq.coming import sample
 from django_delayq.models import Condition, Schedule, ScheduleState
+from django_delayq.monitoring.coming import sample
 from tests.integration.admin_pages import HOSTILE, change_url, make
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -10,11 +10,11 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq import failures
 from django_delayq.admin import failures as page_of_failures
-from django_delayq.failures import runs
 from django_delayq.models import Run, Schedule
 from django_delayq.models.fields import utcnow
+from django_delayq.monitoring import failures
+from django_delayq.monitoring.failures import runs
 from tests.integration.admin_pages import HOSTILE, chosen, client_for, make, make_job, texts
 
 pytestmark = pytest.mark.django_db(transaction=True)

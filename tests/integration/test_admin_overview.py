@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.test import Client
 
-from django_delayq import ledger, minutes
+from django_delayq import ledger
 from django_delayq.index import MinuteCounts, keys, web
 from django_delayq.index.counters import Counts
 from django_delayq.index.web import forget_broker
 from django_delayq.models import ScheduleState
 from django_delayq.models.fields import utcnow
+from django_delayq.monitoring import minutes
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.integration.admin_pages import LIST, change_url, client_for, kill_redis, make, make_job, texts
@@ -152,7 +153,7 @@ def test_drift_is_a_number(boss, well):
 
 
 def test_where_there_is_too_much_to_count_it_says_so(boss, well, monkeypatch):
-    monkeypatch.setattr("django_delayq.status.looking.MOST_COUNTED", 1)
+    monkeypatch.setattr("django_delayq.monitoring.status.looking.MOST_COUNTED", 1)
     rows = make("a"), make("b")
     assert "too many entries to count here" in health(boss) and "drift 0" not in health(boss)
     assert "drift" not in boss.get(change_url(rows[0])).content.decode()

@@ -5,11 +5,12 @@ from datetime import timedelta
 import pytest
 from django.utils import translation
 
-from django_delayq import controls, explain
+from django_delayq import controls
 from django_delayq.models import Control, Run, Schedule, ScheduleState
 from django_delayq.models.fields import utcnow
-from django_delayq.status import find_remarks
-from django_delayq.status.snapshot import RedisView
+from django_delayq.monitoring import explain
+from django_delayq.monitoring.status import find_remarks
+from django_delayq.monitoring.status.snapshot import RedisView
 from tests.integration.admin_pages import (
     LIST,
     change_url,

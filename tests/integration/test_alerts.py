@@ -18,15 +18,16 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, transaction
 
-from django_delayq import alerts, checks, conf, controls
-from django_delayq.alert_settings import parse
-from django_delayq.alerts import matters, sending
+from django_delayq import checks, conf, controls
 from django_delayq.exceptions import DeliveryFailed
 from django_delayq.models import Alert, Origin, Run, Schedule, ScheduleState, outgoing
 from django_delayq.models.fields import utcnow
 from django_delayq.models.outgoing import find_refusal, post
+from django_delayq.monitoring import alerts
+from django_delayq.monitoring.alerts import matters, sending
+from django_delayq.monitoring.alerts.settings import parse
+from django_delayq.monitoring.status.late import find_late
 from django_delayq.signals import alert_changed
-from django_delayq.status.late import find_late
 from tests import failpoints
 from tests.acceptance.support import ROOT
 from tests.faults.harness.background import Background

@@ -7,10 +7,11 @@ from django.core.exceptions import ValidationError
 from django.core.management import CommandError
 from django.db import OperationalError
 
-from django_delayq import controls, explain, ledger, status
+from django_delayq import controls, ledger
 from django_delayq.index import Definition
 from django_delayq.models import Control, Origin, Run, Schedule
 from django_delayq.models.fields import utcnow
+from django_delayq.monitoring import explain, status
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.app import tasks

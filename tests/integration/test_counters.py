@@ -4,12 +4,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_delayq import ledger, minutes
+from django_delayq import ledger
 from django_delayq.exceptions import BrokerUnavailable, DamagedKeys
 from django_delayq.index import MinuteCounts, keys
 from django_delayq.index.counters import LAG, RAN, Counts, by_queue, outcomes
 from django_delayq.ledger import rollups
 from django_delayq.models import Rollup
+from django_delayq.monitoring import minutes
 from django_delayq.recurrence import to_ms
 from django_delayq.worker import recorder
 from django_delayq.worker.loop import Worker

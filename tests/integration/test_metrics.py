@@ -22,11 +22,13 @@ from django.urls import include, path
 from prometheus_client import Counter
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_delayq import conf, metrics
+from django_delayq import conf
 from django_delayq.index import web
-from django_delayq.metrics import health, server, views
-from django_delayq.metrics.server import Server, pages_of
 from django_delayq.models import Schedule
+from django_delayq.monitoring import metrics
+from django_delayq.monitoring.metrics import views
+from django_delayq.worker import health, http
+from django_delayq.worker.http import Server, pages_of
 from tests.acceptance.support import ROOT, wait_until
 from tests.app import tasks
 from tests.faults.live import live_worker
@@ -35,7 +37,7 @@ from tests.support import make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-urlpatterns = [path("delayq/", include("django_delayq.metrics.urls")), path("open", views.open_metrics)]
+urlpatterns = [path("delayq/", include("django_delayq.monitoring.metrics.urls")), path("open", views.open_metrics)]
 TOKEN = "a-token-of-the-tests"
 FROM_TASKS = Counter("shop_sales", "What a project counts itself.")
 
@@ -62,8 +64,8 @@ def value(found, name, **labels):
 
 @contextmanager
 def port_of(worker):
-    with Server("127.0.0.1", 0, pages_of(worker)) as server:
-        yield server.port
+    with Server("127.0.0.1", 0, pages_of(worker)) as http:
+        yield http.port
 
 
 def get(port, page="/metrics"):
@@ -287,8 +289,8 @@ def test_a_port_is_a_port(port):
 
 
 def test_a_port_that_is_taken_is_told():
-    with Server("127.0.0.1", 0, {}) as server, pytest.raises(CommandError) as refused:
-        call_command("delayq_worker", "--burst", "--metrics", str(server.port))
+    with Server("127.0.0.1", 0, {}) as http, pytest.raises(CommandError) as refused:
+        call_command("delayq_worker", "--burst", "--metrics", str(http.port))
     assert f"cannot listen on 127.0.0.1:{server.port}: Address already in use" in str(refused.value)
 
 
@@ -301,7 +303,7 @@ def test_connections_that_ask_nothing_take_few_descriptors_and_make_way_for_one_
         before = descriptors()
         for _ in range(50):
             idle.enter_context(socket.create_connection(("127.0.0.1", port.port)))
-            assert descriptors() - before <= 50 + server.MOST_CONNECTIONS + 2
+            assert descriptors() - before <= 50 + http.MOST_CONNECTIONS + 2
         assert get(port.port, "/healthz") == (200, "ok\n")
 
 
@@ -316,7 +318,7 @@ def test_an_accept_that_fails_is_tried_again_after_a_pause(monkeypatch):
             raise OSError(errno.EMFILE, "Too many open files")
 
         monkeypatch.setattr(TCPServer, "get_request", refuse)
-        monkeypatch.setattr(server, "PAUSE_SECONDS", 0.1)
+        monkeypatch.setattr(http, "PAUSE_SECONDS", 0.1)
         begun = time.monotonic()
         assert get(port.port, "/healthz") == (200, "ok\n")
         assert time.monotonic() - begun >= 0.3

@@ -47,7 +47,7 @@ from django.urls import path
 
 from django_delayq import alerts, orders
 from django_delayq.models.fields import utcnow
-from django_delayq.metrics.fleet import told_of_all
+from django_delayq.monitoring.metrics.fleet import told_of_all
 from django_delayq.models import Alert, Schedule
 
 

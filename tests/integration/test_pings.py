@@ -8,8 +8,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.core.exceptions import ValidationError
 
-from django_delayq import orders, pings
+from django_delayq import orders
 from django_delayq.models import Run, Schedule
+from django_delayq.monitoring import pings
 from tests.integration.admin_pages import ADD, client_for, fields
 from tests.integration.mirroring import schedule
 from tests.receiving import Receiver

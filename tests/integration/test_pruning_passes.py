@@ -7,11 +7,12 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError
 
-from django_delayq import ledger, status
+from django_delayq import ledger
 from django_delayq.index import Broker
 from django_delayq.ledger import pruning as batches
 from django_delayq.management import progress
 from django_delayq.models import Run, ScheduleState
+from django_delayq.monitoring import status
 from django_delayq.sync import pruning
 from django_delayq.worker import upkeep
 from django_delayq.worker.loop import Worker

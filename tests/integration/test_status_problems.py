@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.management import call_command
 
-from django_delayq import controls, minutes, orders, status, sync
+from django_delayq import controls, orders, sync
 from django_delayq.index import Broker, Definition, MinuteCounts
 from django_delayq.index.counters import MISSED
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
 from django_delayq.models.fields import utcnow
-from django_delayq.status import database_side
-from django_delayq.status.snapshot import Comparison, RedisView, ServerView, Snapshot
+from django_delayq.monitoring import minutes, status
+from django_delayq.monitoring.status import database_side
+from django_delayq.monitoring.status.snapshot import Comparison, RedisView, ServerView, Snapshot
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.app import tasks
@@ -51,7 +52,9 @@ def test_missing_tables_are_told_with_what_redis_knows(well, monkeypatch):
 
 
 def test_a_database_that_refuses_a_question_is_told(well, monkeypatch):
-    monkeypatch.setattr("django_delayq.status.database_side.ScheduleState._meta.db_table", "of_a_newer_version")
+    monkeypatch.setattr(
+        "django_delayq.monitoring.status.database_side.ScheduleState._meta.db_table", "of_a_newer_version"
+    )
     assert codes() == (2, ["database_unreachable"])
 
 
@@ -318,7 +321,7 @@ def test_what_a_worker_is_just_writing_is_no_difference(well, monkeypatch):
         sync.put_runs(well, [run])
         return looks[-1]
 
-    monkeypatch.setattr("django_delayq.status.looking.compare", compare_then_enqueue)
+    monkeypatch.setattr("django_delayq.monitoring.status.looking.compare", compare_then_enqueue)
     assert codes() == (0, [])
     assert [look.drift.missing for look in looks] == [1, 0]
 

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from django_delayq import alerts, minutes, sync
+from django_delayq import sync
 from django_delayq.index.broker import UPKEEP_MS
+from django_delayq.monitoring import alerts, minutes
 from django_delayq.sync import pages, pruning, swept
 from django_delayq.worker import upkeep
 from django_delayq.worker.loop import Worker

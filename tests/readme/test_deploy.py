@@ -11,7 +11,7 @@ import yaml
 
 from django_delayq import conf
 from django_delayq.management.commands.delayq_worker import Command
-from django_delayq.metrics.server import pages_of
+from django_delayq.worker.http import pages_of
 
 from .blocks import ROOT
 

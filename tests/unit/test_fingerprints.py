@@ -2,8 +2,8 @@
 
 import pytest
 
-from django_delayq.failures import digest_of, fingerprint
-from django_delayq.failures.fingerprint import MOST_KEPT
+from django_delayq.monitoring.failures import digest_of, fingerprint
+from django_delayq.monitoring.failures.fingerprint import MOST_KEPT
 
 SAME = {
     "KeyError: '…'": ["KeyError: 'abc'", 'KeyError: "d e f"', "KeyError: b'\\x00'", r"KeyError: 'it\'s'"],

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_delayq.explain import parse_moment
+from django_delayq.monitoring.explain import parse_moment
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -9,9 +9,10 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 from django.utils import timezone
 
-from django_delayq import controls, explain, ledger
+from django_delayq import controls, ledger
 from django_delayq.exceptions import DelayQError
 from django_delayq.models.fields import utcnow
+from django_delayq.monitoring import explain
 from django_delayq.plain import plain
 
 

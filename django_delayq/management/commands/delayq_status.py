@@ -10,7 +10,8 @@ from django.core.management.base import BaseCommand, CommandError
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import Error
 
-from django_delayq import alerts, conf, status
+from django_delayq import conf
+from django_delayq.monitoring import alerts, status
 from django_delayq.plain import plain
 from django_delayq.redaction import redact_text
 

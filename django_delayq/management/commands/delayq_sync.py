@@ -17,10 +17,10 @@ from django_delayq.exceptions import DelayQError
 from django_delayq.index import Broker
 from django_delayq.management.progress import Progress
 from django_delayq.models import Schedule
+from django_delayq.monitoring.status.database_side import find_unnamed
+from django_delayq.monitoring.status.judge import of_unnamed
+from django_delayq.monitoring.status.redis_side import read_redis
 from django_delayq.plain import plain
-from django_delayq.status.database_side import find_unnamed
-from django_delayq.status.judge import of_unnamed
-from django_delayq.status.redis_side import read_redis
 
 TIMEOUT_SECONDS = 10.0
 #: Of what was changed in Redis so many lines are shown.

@@ -14,18 +14,19 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 from django.utils import autoreload
 
-from django_delayq import conf, ledger, metrics
+from django_delayq import conf, ledger
 from django_delayq.calls import registry
 from django_delayq.calls.capture import listening
 from django_delayq.calls.compat import task
 from django_delayq.exceptions import DelayQError, OutdatedRelease
 from django_delayq.ledger import sqlite
-from django_delayq.metrics import server
+from django_delayq.monitoring import metrics
 from django_delayq.side_channels import note_handler_failure
 from django_delayq.supervisor.parent import Parent
 from django_delayq.supervisor.process import END_SECONDS, end_at_once, end_within, open_standard_streams
 from django_delayq.supervisor.signals import WorkerSignals
 from django_delayq.supervisor.supervisor import Supervisor
+from django_delayq.worker import http
 from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter, LogQueue
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import OUTDATED, RECYCLE, UNFINISHED, WorkerOptions
@@ -154,7 +155,7 @@ class Command(BaseCommand):
     def _work(self, worker: Worker, log: LogQueue) -> int:
         try:
             with _listening(worker.options):
-                telling = server.served(worker)
+                telling = http.served(worker)
             with telling, listening(conf.get_config().max_output_bytes, log.print):
                 return worker.run()
         except (DelayQError, DatabaseError) as error:

@@ -1,0 +1,168 @@
+"""Sends what a row of an alert says: by mail, and to a webhook. Decides nothing.
+
+Note [Delivered]
+A message has an id that all its attempts share, `<key of the row>.opened` or `….recovered`. It is sent, then noted as
+sent; a worker that dies in between sends it once more. So it arrives at least once, and its receiver recognises a
+second one by its id: the webhook by `webhook-id`, mail by its Message-ID. Where the database does not take the note,
+the note alone is tried again, and then given up: the job succeeds all the same, since its failure would send again.
+
+The webhook is signed as https://www.standardwebhooks.com has it: HMAC-SHA256 of id, time and body, by a secret that
+both sides know. The time is that of the attempt, so that a receiver may refuse what is old.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from email.utils import parseaddr
+from typing import Any
+
+from django.core.mail import EmailMessage
+from django.db import DatabaseError, connections, transaction
+from django.db.models import Q, QuerySet
+from django.utils.translation import gettext as _
+
+from ... import conf, ledger
+from ...calls.compat import mail_connection
+from ...exceptions import DeliveryFailed
+from ...models import Alert
+from ...models.fields import utcnow
+from ...models.outgoing import post
+from ...plain import iso
+from ..status import Snapshot
+from .settings import AlertSettings, secret_bytes
+from .states import find_jobs
+
+logger = logging.getLogger("django_delayq.worker")
+
+#: Seconds for a webhook's whole request, and for each answer of a mail server.
+TIMEOUT_SECONDS = 10.0
+#: Pauses between the tries to note what was sent; its job has `states.TIMEOUT_SECONDS` in all.
+NOTE_PAUSES_SECONDS = (0.1, 1.0, 5.0)
+#: What nobody has taken for so long is not sent any more by a command; its jobs have given up by then too.
+MOST_AGE, MOST_PENDING = timedelta(days=1), 100
+
+
+def deliver(key: str, what: str, channel: str) -> bool:
+    """Send one message by one channel, unless it was sent; False where it is not to be. See Note [Delivered].
+
+    Raises:
+        DeliveryFailed: The webhook cannot be reached or refuses.
+        OSError: The mail server cannot be reached or refuses.
+    """
+    alerts, rows = conf.get_config().alerts, Alert.objects.using(ledger.database()).filter(pk=key)
+    row, name = rows.first(), f"{what} {channel}"
+    if alerts is None or channel not in alerts.channels or row is None or not _was_told(row, what) or name in row.sent:
+        return False
+    CHANNELS[channel](row, what, alerts)
+    for pause in (*NOTE_PAUSES_SECONDS, None):
+        try:
+            _note_sent(rows, name)
+            break
+        except DatabaseError:
+            connections[rows.db].close_if_unusable_or_obsolete()
+            if pause is None:
+                logger.exception("The message %s of the alert %s was sent, and its row does not say so.", name, key)
+            else:
+                time.sleep(pause)
+    return True
+
+
+def _note_sent(rows: QuerySet[Alert], name: str) -> None:
+    with transaction.atomic(using=rows.db):
+        locked = rows.select_for_update().first()
+        if locked is not None:
+            locked.sent[name] = iso(utcnow())
+            locked.save(update_fields=["sent"])
+
+
+def deliver_pending(snapshot: Snapshot) -> list[str]:
+    """Send what waits for a worker that is not there; return what went wrong, in a line each.
+
+    Where a live worker serves the queue of these jobs nothing is done: it sends them.
+    """
+    alerts = conf.get_config().alerts
+    task = None if alerts is None else find_jobs(alerts)
+    workers = snapshot.redis.workers if snapshot.redis is not None else ()
+    if alerts is None or task is None or any(each.live and task.queue_name in each.queues for each in workers):
+        return []
+    since, failures = utcnow() - MOST_AGE, list[str]()
+    young = Q(told_at__gte=since) | Q(recovered_at__gte=since)
+    for row in Alert.objects.using(ledger.database()).filter(young).order_by("since")[:MOST_PENDING]:
+        for what in (Alert.OPENED, Alert.RECOVERED):
+            for channel in alerts.channels:
+                try:
+                    deliver(str(row.pk), what, channel)
+                except (DeliveryFailed, OSError) as error:
+                    failures.append(f"{row} {what}, {channel}: {error}")
+    return failures
+
+
+def _was_told(row: Alert, what: str) -> bool:
+    return {Alert.OPENED: row.told_at, Alert.RECOVERED: row.recovered_at}.get(what) is not None
+
+
+def _send_mail(row: Alert, what: str, alerts: AlertSettings) -> None:
+    sender, prefix = conf.mail_from()
+    to = conf.admins() if alerts.mail is True else list(alerts.mail or ())
+    word = _("Alert") if what == Alert.OPENED else _("Recovered")
+    lines = [row.text, "", _("Since %(time)s.") % {"time": _shown(row.since)}]
+    if what == Alert.RECOVERED:
+        over = _("This is over, since %(time)s:") % {"time": _shown(row.gone_at)}
+        lines = [over, "", *lines]
+    domain = parseaddr(sender)[1].rpartition("@")[2] or "localhost"
+    headers = {"Message-ID": f"<{row.pk}.{what}@{domain}>", "Auto-Submitted": "auto-generated"}
+    subject = " ".join(f"{prefix}{word}: {row}".split())
+    connection = mail_connection()
+    if getattr(connection, "timeout", 0) is None:  # without EMAIL_TIMEOUT a silent mail server would hold a slot
+        connection.timeout = TIMEOUT_SECONDS
+    connection.send_messages([EmailMessage(subject, "\n".join(lines) + "\n", sender, to, headers=headers)])
+
+
+def _send_webhook(row: Alert, what: str, alerts: AlertSettings) -> None:
+    body = json.dumps(told(row, what)).encode()
+    headers = sign(f"{row.pk}.{what}", body, alerts.secret, int(time.time()))
+    headers |= {"content-type": "application/json", "user-agent": "django-delayq"}
+    post(alerts.webhook, body, headers, hosts=alerts.hosts, timeout_seconds=TIMEOUT_SECONDS)
+
+
+CHANNELS: dict[str, Callable[[Alert, str, AlertSettings], None]] = {"mail": _send_mail, "webhook": _send_webhook}
+
+
+def told(row: Alert, what: str) -> dict[str, Any]:
+    """Return what a webhook is sent: the same for each attempt."""
+    over = what == Alert.RECOVERED
+    return {
+        "type": f"alert.{what}",
+        "timestamp": _iso(row.recovered_at if over else row.told_at),
+        "data": {
+            "alert": str(row.pk),
+            "kind": row.kind,
+            "name": row.name,
+            "queue": row.queue or None,
+            "text": row.text,
+            "since": _iso(row.since),
+            "until": _iso(row.gone_at) if over else None,
+            "prefix": conf.get_config().prefix,
+        },
+    }
+
+
+def sign(name: str, body: bytes, secret: str, now: int) -> dict[str, str]:
+    """Return the headers by which a receiver knows who sent this; `now` in seconds since 1970."""
+    signed = f"{name}.{now}.".encode() + body
+    digest = hmac.new(secret_bytes(secret), signed, hashlib.sha256).digest()
+    signature = f"v1,{base64.b64encode(digest).decode()}"
+    return {"webhook-id": name, "webhook-timestamp": str(now), "webhook-signature": signature}
+
+
+def _iso(instant: Any) -> str | None:
+    return None if instant is None else iso(instant)
+
+
+def _shown(instant: Any) -> str:
+    return f"{instant:%Y-%m-%d %H:%M:%S} UTC"

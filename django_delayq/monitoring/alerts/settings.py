@@ -1,0 +1,95 @@
+"""What `DELAYQ["ALERTS"]` may say: who is told of what. Reads no settings."""
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from functools import partial
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+from ...models.outgoing import find_refusal
+from ...redaction import HIDDEN, looks_secret
+from ...setting_rules import BOOLEAN, Rule, number, read_all, text, texts
+
+_PREFIX = "whsec_"
+
+
+def _is_secret(value: Any) -> bool:
+    try:
+        return value == "" or 24 <= len(secret_bytes(value)) <= 64
+    except (ValueError, AttributeError, TypeError):
+        return False
+
+
+def secret_bytes(secret: str) -> bytes:
+    """Return the key that a text such as `whsec_…` stands for.
+
+    Raises:
+        ValueError: It is no such text.
+    """
+    if not secret.startswith(_PREFIX):
+        raise ValueError(f"A secret begins with {_PREFIX}.")
+    return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+
+
+_ADDRESSES = texts(re.compile(r"[^\s@]+@[^\s@]+"), "")
+_HOSTS = texts(re.compile(r"[a-z0-9.-]+(:\d{1,5})?|\[::1\](:\d{1,5})?"), "")
+
+
+def _value(default: Any, rule: Rule, **options: Any) -> Any:
+    return field(default=default, metadata={"rule": rule}, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class AlertSettings:
+    """Validated, with defaults."""
+
+    #: True: to ADMINS.
+    mail: bool | tuple[str, ...] = _value(
+        False,
+        Rule("True (to ADMINS), False or a list of addresses", lambda v: BOOLEAN.holds(v) or _ADDRESSES.holds(v)),
+    )
+    webhook: str = _value("", text(re.compile(r"|https?://\S+"), "an address such as https://…"), repr=False)
+    hosts: tuple[str, ...] = _value(
+        (),
+        Rule(
+            "a list of hosts in small letters, with their port where the address has one, such as ['hc-ping.com']",
+            lambda value: value in ([], ()) or _HOSTS.holds(value),
+        ),
+    )
+    secret: str = _value("", Rule("whsec_ and the base64 of 24 to 64 bytes", _is_secret), repr=False)
+    #: A schedule that has failed so often in a row is told.
+    failures: int = _value(3, number(1, 1000, whole=True))
+    every: float = _value(15, number(1, 3600))
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """By what is told: each message by each of them."""
+        return tuple(name for name, on in (("mail", self.mail), ("webhook", self.webhook)) if on)
+
+
+def parse(raw: Any) -> AlertSettings:
+    """Return what the setting says.
+
+    Raises:
+        ImproperlyConfigured: An unknown key or a value that is not allowed; the message says what to write instead.
+    """
+    if not isinstance(raw, Mapping):
+        raise ImproperlyConfigured(f"DELAYQ['ALERTS'] must be a dict or None, not {type(raw).__name__}.")
+    readers = {item.name.upper(): partial(_read, item) for item in fields(AlertSettings)}
+    made = AlertSettings(**read_all(raw, "DELAYQ['ALERTS']", readers))
+    if made.webhook and (refusal := find_refusal(made.webhook, made.hosts)):
+        raise ImproperlyConfigured(f"DELAYQ['ALERTS']['WEBHOOK']: {refusal}")
+    if made.webhook and not made.secret:
+        raise ImproperlyConfigured("DELAYQ['ALERTS']['SECRET'] is missing: it signs what WEBHOOK is sent.")
+    return made
+
+
+def _read(item: "Field[Any]", value: Any) -> Any:
+    key, rule = item.name.upper(), item.metadata["rule"]
+    if (key == "WEBHOOK" or looks_secret(key)) and not rule.holds(value):  # an address may be a secret too
+        raise ImproperlyConfigured(f"DELAYQ['ALERTS'][{key!r}] must be {rule.wanted}, not {HIDDEN}.")
+    rule.check(f"['ALERTS'][{key!r}]", value)
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,127 @@
+"""States of alerts: each is a row, and every change of it a compare-and-set that one alone wins.
+
+Note [Once each way]
+A state is told when two looks, `EVERY` seconds apart, have seen it, and recovered when two have not: what passes by
+itself within seconds is no message. Who wins the change of the row writes the jobs that deliver it in the same
+transaction. So a kill leaves both or neither; a flush of Redis loses neither, as the jobs are rows too; and two that
+look at the same time tell it once.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import transaction
+
+from ... import conf, ledger
+from ...calls import registry
+from ...calls.call import alias_for
+from ...models import Alert
+from ...side_channels import send
+from ...signals import alert_changed
+from .matters import Matter
+from .settings import AlertSettings
+
+#: Rows of what has recovered stay for so long.
+DAYS_KEPT = 90
+#: Looks are not quite `EVERY` apart.
+HELD = 0.8
+#: A message that nobody takes is tried for about half a day.
+ATTEMPTS, BACKOFF_SECONDS, TIMEOUT_SECONDS = 20, 10, 120
+
+Key = tuple[str, str]
+
+
+def standing() -> dict[Key, Alert]:
+    """Return the rows of states that stand, by kind and subject."""
+    return {(row.kind, row.subject): row for row in Alert.objects.using(ledger.database()).open()}
+
+
+def follow(
+    rows: Mapping[Key, Alert], seen: Mapping[Key, Matter], is_known: Callable[[str, str], bool], now: datetime
+) -> None:
+    """Have the rows follow what was seen. What is not known now stays as it is. See Note [Once each way].
+
+    Raises:
+        DatabaseError: What was not changed is changed after the next look.
+    """
+    config = conf.get_config()
+    alerts = config.alerts or AlertSettings()
+    held = now - timedelta(seconds=alerts.every * HELD)
+    objects = Alert.objects.using(ledger.database())
+    fresh = [_begun(seen[key], now) for key in seen.keys() - rows.keys()]
+    if fresh:
+        objects.bulk_create(fresh, ignore_conflicts=True)  # somebody else may have looked too
+    for key, row in rows.items():
+        own = objects.open().filter(pk=row.pk)
+        if key in seen:
+            if row.gone_at is not None:
+                own.update(gone_at=None)
+            elif row.told_at is None and row.since <= held:
+                _tell(row, Alert.OPENED, {"told_at": now, "text": seen[key].text}, alerts)
+        elif is_known(row.kind, row.queue):
+            if row.told_at is None:
+                own.filter(told_at=None).delete()
+            elif row.gone_at is None:
+                own.filter(gone_at=None).update(gone_at=now)
+            elif row.gone_at <= held:
+                _tell(row, Alert.RECOVERED, {"recovered_at": now, "is_open": None}, alerts)
+
+
+def _begun(matter: Matter, now: datetime) -> Alert:
+    title, queue = matter.title, matter.queue
+    return Alert(kind=matter.kind, subject=matter.subject, name=title, queue=queue, text=matter.text, since=now)
+
+
+def _tell(row: Alert, what: str, values: dict[str, Any], alerts: AlertSettings) -> None:
+    task = find_jobs(alerts)
+    with transaction.atomic(using=ledger.database()):
+        _write_change(row, what, values, task, alerts.channels)
+
+
+def _write_change(row: Alert, what: str, values: dict[str, Any], task: Any, channels: Iterable[str]) -> None:
+    using = ledger.database()
+    rows = Alert.objects.using(using).open().filter(pk=row.pk)
+    rows = rows.filter(told_at=None) if what == Alert.OPENED else rows.filter(gone_at=row.gone_at)
+    if not rows.update(**values):
+        return
+    for name, value in values.items():
+        setattr(row, name, value)
+    if task is not None:
+        task.enqueue_many(((str(row.pk), what, channel), {}) for channel in channels)
+    tell = partial(send, alert_changed, "alert_changed", sender=Alert, alert=row, what=what)
+    transaction.on_commit(tell, using=using, robust=True)
+
+
+def find_jobs(alerts: AlertSettings) -> Any:
+    """Return the task whose jobs deliver messages; None where there is nothing to deliver.
+
+    Raises:
+        ImproperlyConfigured: No alias of TASKS takes jobs; says what to add.
+    """
+    if not alerts.channels:
+        return None
+    found = alias_for(conf.get_config().queues)
+    if found is None:
+        raise ImproperlyConfigured(
+            "DELAYQ['ALERTS'] sends mail and webhooks by jobs, and no alias of TASKS takes them. Add one: "
+            '"alerts": {"BACKEND": "django_delayq.backend.DelayQBackend"}.'
+        )
+    backend, queue = found
+    return backend.task_class(
+        func=registry.get_task(registry.ALERT_TASK).func,
+        backend=backend.alias,
+        queue_name=queue,
+        priority=0,
+        run_after=None,  # Django 6.0 has no default of these two
+        max_attempts=ATTEMPTS,
+        backoff=BACKOFF_SECONDS,
+        timeout=TIMEOUT_SECONDS,
+    )
+
+
+def forget(before: datetime) -> None:
+    """Delete what has recovered before this instant."""
+    Alert.objects.using(ledger.database()).filter(recovered_at__lt=before).delete()

@@ -1,0 +1,79 @@
+"""What Redis holds of one member, in sentences: mirrored or not, waiting, due, leased. Changes nothing."""
+
+from datetime import datetime, tzinfo
+
+from django.utils.translation import gettext as _
+
+from ... import conf
+from ...exceptions import BrokerError
+from ...index import EntryView, web
+from ...recurrence.point import known_ms
+from .outcome import shown
+
+
+class Entry:
+    """The entry of a schedule, an order or a job, as it stands now.
+
+    Without `details` it is not told why Redis does not answer: that says where it is.
+    """
+
+    def __init__(self, member: str, queue: str, *, details: bool = True) -> None:
+        self.queue = queue
+        #: What Redis holds; None where it was not asked or did not answer, then `silence` says why.
+        self.view: EntryView | None = None
+        self.silence = ""
+        #: How many members of its queue are due.
+        self.due = 0
+        if not conf.get_config().mirror:
+            why = {"why": _(conf.why_no_redis())}
+            self.silence = _("%(why)s: nothing reaches Redis, so nothing runs.") % why
+            return
+        try:
+            self.view = web.ask(lambda broker: broker.views([(member, queue)]))[0]
+            if not self.view.leased and self.view.score_ms is not None:
+                self.due = sum(each.due for each in web.ask(lambda broker: broker.stats(broker.shards([queue]))))
+        except BrokerError as error:
+            text = _("Redis does not answer; whether a worker holds the lease is not known.")
+            self.silence = f"{text} {error}" if details else text
+
+    @property
+    def leased(self) -> bool:
+        """True while a worker holds it."""
+        return self.view is not None and self.view.leased
+
+    @property
+    def point(self) -> datetime | None:
+        """The due point that Redis has."""
+        return None if self.view is None else known_ms(self.view.point_ms)
+
+    def describe(self, generation: int, now: datetime, zone: tzinfo, *, waits: str = "", worker: str = "") -> str:
+        """Return what happens to it; `waits` says what holds it back, `worker` who has begun it, as far as is known."""
+        if self.view is None:
+            return self.silence
+        score = known_ms(self.view.score_ms)
+        if score is None or self.view.point_ms is None:
+            return _("Redis does not hold it yet. A worker's sweep puts it there, or manage.py delayq_sync.")
+        point = self.point or score
+        since = score if self.view.score_ms else point  # where it has its turn, only that is known
+        values = {"queue": self.queue, "due": str(self.due), "worker": worker}
+        values |= {"point": shown(point, zone), "score": shown(since, zone)}
+        if self.view.leased and worker:
+            text = _("Worker %(worker)s holds the lease on %(point)s until %(score)s, or renews it.")
+        elif self.view.leased:
+            text = _(
+                "A worker holds the lease on %(point)s until %(score)s, or renews it; its name comes with the outcome."
+            )
+        elif self.view.generation != generation:
+            text = _("Redis has not seen the last edit yet. A worker's sweep tells it, or manage.py delayq_sync.")
+        elif score <= now and waits:
+            text = _("In Redis %(point)s has been due since %(score)s.")
+        elif score <= now:
+            text = _(
+                "In Redis %(point)s has been due since %(score)s, as one of %(due)s in queue %(queue)s, and no worker "
+                "has claimed it. Does a worker run for this queue?"
+            )
+        elif score > point:
+            text = _("In Redis %(point)s waits until %(score)s: for its jitter, or for its next attempt.")
+        else:
+            text = _("In Redis it waits for %(point)s.")
+        return text % values

@@ -1,0 +1,76 @@
+"""What a person means by a time: the instants from `first` up to, but without, `end`. Reads no clock, no row."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta, tzinfo
+
+from django.utils.dateparse import parse_datetime, parse_time
+from django.utils.translation import gettext as _
+
+from ...recurrence.point import EPOCH, from_seconds, seconds
+from ...recurrence.zone import get_zone, stretch
+
+_WITH_SECONDS = re.compile(r"\d:\d{2}:\d{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A minute, a second or a millisecond, as precisely as it was typed. `notes` tell what the zone does to it."""
+
+    first: datetime
+    end: datetime
+    notes: tuple[str, ...] = ()
+
+
+def parse_moment(text: str, zone_name: str, now: datetime) -> Moment:
+    """Return what was typed: `2026-11-21 09:00`, with seconds or an offset if need be, or `09:00` for today.
+
+    Raises:
+        ValueError: It is none of these; the message shows them.
+    """
+    zone = get_zone(zone_name)
+    typed = text.strip()
+    try:
+        found = parse_datetime(typed)
+        day_time = parse_time(typed) if found is None else None
+    except ValueError:
+        found = day_time = None
+    if found is None and isinstance(day_time, time) and day_time.tzinfo is None:
+        found = datetime.combine(now.astimezone(zone).date(), day_time)
+    if found is None:
+        raise ValueError(
+            _(
+                "“%(text)s” is not a time. Write 2026-11-21 09:00 in the schedule's zone (%(zone)s), with seconds or "
+                "an offset if you like, such as 2026-11-21T09:00:30+02:00, or 09:00 for today."
+            )
+            % {"text": typed[:64], "zone": zone_name}
+        )
+    width = timedelta(minutes=1)
+    if _WITH_SECONDS.search(typed):
+        width = timedelta(milliseconds=1) if found.microsecond else timedelta(seconds=1)
+    try:
+        if found.tzinfo is not None:
+            first = found.astimezone(EPOCH.tzinfo)
+            return Moment(first, first + width)
+        return _in_zone(found, zone_name, zone, width)
+    except OverflowError:
+        raise ValueError(_("%(text)s is beyond the calendar.") % {"text": typed[:64]}) from None
+
+
+def _in_zone(wall: datetime, name: str, zone: tzinfo, width: timedelta) -> Moment:
+    local = wall.replace(tzinfo=zone)
+    first = local.astimezone(EPOCH.tzinfo)
+    notes = []
+    shown = {"time": f"{wall:%Y-%m-%d %H:%M:%S}", "zone": name}
+    if first.astimezone(zone).replace(tzinfo=None, fold=0) != wall:
+        notes.append(_("%(time)s does not exist in %(zone)s: the clock jumps over it.") % shown)
+        start = from_seconds(stretch(zone, seconds(first))[0])
+        if start is not None:  # what stands for it comes right after the jump
+            return Moment(start, start + max(width, timedelta(minutes=1)), tuple(notes))
+    elif local.replace(fold=1).utcoffset() != local.utcoffset():
+        later = local.replace(fold=1)
+        shown["other"] = later.astimezone(zone).isoformat(timespec="seconds")
+        notes.append(
+            _("%(time)s comes twice in %(zone)s. This is about the first; for the second write %(other)s.") % shown
+        )
+    return Moment(first, first + width, tuple(notes))

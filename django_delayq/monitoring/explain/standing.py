@@ -1,0 +1,198 @@
+"""How a schedule stands: does it go on by itself, what does Redis do with it, what was last, what comes next."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from functools import cached_property
+
+from django.utils.translation import gettext as _
+
+from ... import conf, ledger
+from ...calls import handover, registry
+from ...exceptions import InvalidRecurrence
+from ...ledger import chain
+from ...ledger.rows import AnyRun
+from ...models import Condition, Control, Definition, Run, Schedule, Status, explain_wait
+from ...models.differences import SWITCH, differing, from_json, values_of
+from ...recurrence.words import describe
+from ...recurrence.zone import get_zone
+from .entry import Entry
+from .outcome import describe_run, shown
+
+
+class Standing:
+    """A schedule as definition, ledger and Redis have it now, in sentences; `details` as in `Entry`."""
+
+    def __init__(self, schedule: Schedule, now: datetime, *, details: bool = True) -> None:
+        self.schedule = schedule
+        self.now = now
+        self.zone = get_zone(schedule.timezone)
+        self.state = chain.state_of(schedule)
+        self.entry = Entry(chain.member_of(schedule.pk), schedule.queue, details=details)
+
+    @cached_property
+    def open_rows(self) -> Sequence[AnyRun]:
+        """What workers have begun of its chain, the oldest first."""
+        return ledger.load_open_rows([self.schedule.pk]).get(self.schedule.pk, [])
+
+    @cached_property
+    def held(self) -> Sequence[Control]:
+        """What people hold back."""
+        return ledger.held_back()
+
+    @cached_property
+    def waits(self) -> str:
+        """What pauses of its queue and its task keep waiting; see `explain_wait`."""
+        return explain_wait(self.held, (self.schedule.queue, self.schedule.task))
+
+    @property
+    def goes_on(self) -> bool:
+        """True where it has a point to come, so that Redis should hold it."""
+        return self.schedule.enabled and self.state.condition == Condition.ACTIVE
+
+    def at(self, text: str, instant: datetime) -> str:
+        """Return a text with this instant for its %(time)s."""
+        return text % {"time": shown(instant, self.zone)}
+
+    def headline(self) -> str:
+        """Return the name and the recurrence in words, or what is wrong with it."""
+        try:
+            words = describe(self.schedule.recurrence)
+        except InvalidRecurrence as error:
+            words = str(error)
+        if self.counts_from_finish:
+            words += _(", from the end of the last run")
+        return f"{self.schedule.name}: {words}"
+
+    @property
+    def counts_from_finish(self) -> bool:
+        """True where the next point depends on when the last run ended."""
+        return self.schedule.kind == Schedule.Kind.EVERY and self.schedule.every_from == Schedule.EveryFrom.FINISH
+
+    def obstacles(self) -> Iterator[str]:
+        """Yield what keeps the schedule from starting anything: each with what to do about it."""
+        schedule, reason = self.schedule, {"reason": _sentence(self.state.condition_reason)}
+        if not schedule.enabled:
+            said = f" ({schedule.pause_reason})" if schedule.pause_reason else ""
+            user = _find_pauser(schedule)
+            said += " " + _("by %(user)s") % {"user": user} if user else ""
+            yield _("It is paused%(reason)s: no run starts until it is resumed.") % {"reason": said}
+        if self.state.condition == Condition.PARKED:
+            yield _("It is parked: %(reason)s Edit the schedule.") % reason
+        elif self.state.condition == Condition.EXHAUSTED:
+            yield _("It is exhausted: %(reason)s") % reason
+        yield from holding_up(schedule.queue, schedule.task, self.held)
+
+    def handed_over(self) -> Iterator[str]:
+        """Yield what another TASKS backend does with its points."""
+        schedule, task = self.schedule, registry.find_task(self.schedule.task)
+        if schedule.backend and task is not None:
+            refusal = handover.find_refusal(task, schedule.backend, schedule.priority)
+            if refusal is None:
+                text = _("Its points are handed over to the TASKS backend %(backend)s, whose workers execute them.")
+                yield text % {"backend": schedule.backend}
+            else:
+                yield _("Each of its points fails: %(reason)s") % {"reason": _sentence(str(refusal))}
+
+    def in_redis(self) -> Iterator[str]:
+        """Yield what Redis does with the schedule, where it should hold it or where a worker still does."""
+        if self.goes_on or self.entry.leased:
+            yield self.describe_entry()
+            yield from slowing(self.schedule.queue, self.held)
+
+    def describe_entry(self) -> str:
+        """Return what happens in Redis: mirrored or not, waiting, due, leased."""
+        point = self.entry.point
+        worker = next((row.worker for row in self.open_rows if row.due_at == point), "") if self.entry.leased else ""
+        generation, waits = self.schedule.generation, self.waits
+        return self.entry.describe(generation, self.now, self.zone, waits=waits, worker=worker)
+
+    def describe(self, run: Run) -> list[str]:
+        """Return what became of a run, and whether the definition is still that of the run."""
+        attempts, catch_up = self.schedule.max_attempts, self.schedule.max_catch_up
+        return [*describe_run(run, self.zone, attempts=attempts, catch_up=catch_up), *self.edited_since(run)]
+
+    def edited_since(self, run: Run) -> Iterator[str]:
+        """Yield that the definition was edited after a run. A pause or a resumption is no edit."""
+        schedule = self.schedule
+        if run.generation == schedule.generation or run.status not in (Status.SUCCEEDED, Status.FAILED):
+            return
+        kept = Definition.objects.using(ledger.database()).of_generation(schedule.pk, run.generation)
+        if kept is None:
+            yield _("The schedule was changed since.")
+        elif any(unit is not SWITCH for unit in differing(from_json(kept.values), values_of(schedule))):
+            yield _("The definition has been edited since.")
+
+
+def holding_up(queue: str, task: str, held: Sequence[Control]) -> Iterator[str]:
+    """Yield what keeps everything of a queue and a task from starting."""
+    waits = explain_wait(held, (queue, task))
+    if waits:
+        yield waits
+    if registry.find_task(task) is None:
+        text = _(
+            "task missing: will not run. No installed app has the @task function %(task)s; workers that lack it "
+            "hand it on."
+        )
+        yield text % {"task": task}
+
+
+def slowing(queue: str, held: Sequence[Control]) -> Iterator[str]:
+    """Yield why few workers or none take what is due in a queue."""
+    for row in held:
+        if row.most is not None and (row.kind, row.name) == (Control.Kind.QUEUE, queue):
+            yield f"{row}: {row.standing}."
+    if queue not in conf.get_config().queues:
+        text = _("DELAYQ['QUEUES'] does not name queue %(queue)s here; only workers that have it there serve it.")
+        yield text % {"queue": queue}
+
+
+def _find_pauser(schedule: Schedule) -> str:
+    """Return the name of the user who paused a schedule; '' where it is not kept. See kept.py, Note [What is kept]."""
+    following: Schedule | Definition = schedule
+    for kept in Definition.objects.using(ledger.database()).filter(schedule=schedule.pk).order_by("-pk"):
+        if not kept.is_followed_by(following):
+            break
+        if kept.values["enabled"]:
+            return kept.by
+        following = kept
+    return ""
+
+
+def explain_state(schedule: Schedule, now: datetime, *, details: bool = True) -> list[str]:
+    """Return how the schedule stands now, without asking about a certain point; `details` as in `Standing`."""
+    standing = Standing(schedule, now, details=details)
+    lines = [standing.headline(), *standing.obstacles(), *standing.handed_over(), *standing.in_redis()]
+    point = None
+    if standing.goes_on and registry.find_task(schedule.task) is not None:
+        with suppress(InvalidRecurrence):
+            point = chain.next_point(schedule, standing.state)
+    if point is not None:
+        lines.append(_("Next: %(point)s.") % {"point": shown(point, standing.zone)})
+    rows = Run._base_manager.using(ledger.database()).filter(schedule_id=schedule.pk, due_at__lte=now)
+    last = rows.order_by("-due_at").first()
+    if last is None:
+        return [*lines, _("The ledger holds no run of it.")]
+    return [*lines, _("The newest row of the ledger:"), *(f"  {line}" for line in standing.describe(last))]
+
+
+def list_next(schedule: Schedule, count: int) -> list[str]:
+    """Return the next due points, one a line, with what is remarkable about each.
+
+    Raises:
+        InvalidRecurrence: The row holds no usable recurrence.
+    """
+    zone = get_zone(schedule.timezone)
+    lines = []
+    for point in schedule.preview(count):
+        notes = f"  {'; '.join(point.annotations)}" if point.annotations else ""
+        lines.append(f"{shown(point.due_at, zone)}{notes}")
+    if not schedule.enabled:
+        lines.append(_("It is not enabled: none of these will run."))
+    elif registry.find_task(schedule.task) is None:
+        lines.append(_("task missing: will not run"))
+    return lines or [_("There is no due point to come.")]
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -1,0 +1,236 @@
+"""What of that which was seen is wrong, in one line each that says what to do. Asks nobody anything.
+
+Note [What counts as wrong]
+Wrong is what keeps due points from being run in time, or Redis from agreeing with the database, and does not pass by
+itself within seconds. A shard that is being rebuilt is not wrong, one that waits for it is. A task that fails, a
+schedule that is parked or exhausted is a matter of that schedule: it is shown, but does not alarm; so is what people
+hold back. In a prefix that belongs to somebody else only that is wrong: its numbers are not ours.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ...index.counters import DISCARDED
+from ...models import Control, explain_wait
+from ..minutes import OVERLOAD
+from .snapshot import (
+    MOST_COUNTED,
+    MOST_UNKNOWN,
+    Comparison,
+    Problem,
+    QueueView,
+    RedisView,
+    ServerView,
+    Snapshot,
+    Unnamed,
+)
+
+MAX_LAG_SECONDS = 60.0
+NAMES_SHOWN = 5
+
+
+def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Problem]:
+    """Return what is wrong; see Note [What counts as wrong]. `max_lag` is in seconds."""
+    problems = list(snapshot.blind)
+    compared, redis = snapshot.comparison, snapshot.redis
+    for server in (redis and redis.servers) or ():
+        problems += _server(server)
+    if compared is not None and compared.foreign:
+        return [*problems, Problem("foreign_layout", compared.foreign)]
+    if redis is not None:
+        problems += _queues(redis, snapshot, max_lag)
+    if compared is not None and redis is not None:
+        problems += of_unnamed(compared.unnamed, redis)
+        problems += _differences(compared, redis)
+    return [*problems, *_discarded(snapshot), *_definitions(snapshot)]
+
+
+def _discarded(snapshot: Snapshot) -> Iterator[Problem]:
+    """What was executed in the last hour and could not be recorded."""
+    count = sum(tally.get(DISCARDED, 0) for tally in (snapshot.last_hour or {}).values())
+    if count:
+        text = ngettext(
+            "%(count)d outcome of the last hour was refused by the database and discarded; what it belongs to runs "
+            "again. The worker's log names it and the error.",
+            "%(count)d outcomes of the last hour were refused by the database and discarded; what they belong to runs "
+            "again. The workers' logs name them and the errors.",
+            count,
+        )
+        yield Problem("discarded", text % {"count": count})
+
+
+def find_remarks(redis: RedisView | None, held: Iterable[Control], failing: int) -> Iterator[tuple[str, str]]:
+    """Yield (tone, words) of what is no problem, but refutes "All is well": no worker, pauses, schedules that fail."""
+    if redis is not None and not any(worker.live for worker in redis.workers):
+        yield "warn", _("No worker runs.")
+    waits = explain_wait(held)
+    if waits:
+        yield "warn", waits
+    if failing:
+        text = ngettext("%(count)s schedule fails", "%(count)s schedules fail", failing)
+        yield "bad", text % {"count": _counted(failing)}
+
+
+def exit_status(problems: Iterable[Problem]) -> int:
+    """Return 0 where all is well, else the gravest of WRONG and BLIND."""
+    return max((problem.status for problem in problems), default=0)
+
+
+def _counted(count: int) -> str:
+    return str(count) if count <= MOST_UNKNOWN else f"{MOST_UNKNOWN}+"
+
+
+def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
+    """What no worker can execute, however well it works."""
+    unknown = snapshot.unknown_tasks
+    if unknown and unknown.count:
+        text = ngettext(
+            "%(count)s schedule names a task that no installed app has, and none of its points runs: %(names)s. Was "
+            "the task renamed? Say so in DELAYQ['TASK_ALIASES']. Is it gone? Pause or delete the schedule.",
+            "%(count)s schedules name a task that no installed app has, and none of their points runs: %(names)s. Was "
+            "the task renamed? Say so in DELAYQ['TASK_ALIASES']. Is it gone? Pause or delete the schedules.",
+            unknown.count,
+        )
+        yield Problem("unknown_tasks", text % {"count": _counted(unknown.count), "names": unknown.listed})
+    late = snapshot.late
+    if late and late.count:
+        text = ngettext(
+            "%(count)s schedule has not succeeded within the time in which it is expected to: %(names)s. manage.py "
+            "delayq_explain NAME says why.",
+            "%(count)s schedules have not succeeded within the time in which they are expected to: %(names)s. "
+            "manage.py delayq_explain NAME says why.",
+            late.count,
+        )
+        yield Problem("late", text % {"count": _counted(late.count), "names": late.listed})
+    refused = snapshot.database and snapshot.database.refused
+    if refused and refused.count:
+        text = ngettext(
+            "%(count)d schedule fails at each of its due points, because the TASKS backend that it names is unknown or "
+            "does not take its task (%(names)s). manage.py delayq_explain NAME says why.",
+            "%(count)d schedules fail at each of their due points, because the TASKS backend that they name is unknown "
+            "or does not take their task (%(names)s). manage.py delayq_explain NAME says why.",
+            refused.count,
+        )
+        yield Problem("refused", text % {"count": refused.count, "names": refused.listed})
+
+
+def of_unnamed(unnamed: Iterable[Unnamed], redis: RedisView) -> Iterator[Problem]:
+    """Return what no worker will run. A queue that a live worker serves is left out: that worker has other settings."""
+    waiting = [each for each in unnamed if each.schedules or each.runs or each.jobs]
+    for each in waiting:
+        if each.kind == "queue" and not redis.serves(each.name):
+            text = _(
+                "DELAYQ['QUEUES'] does not name queue %(name)s, and nothing of it runs (enabled schedules: "
+                "%(schedules)d, ordered runs: %(runs)d, open jobs: %(jobs)d). Add it there until its runs and jobs are "
+                "done, and give its schedules another queue."
+            )
+            yield Problem("unknown_queue", text % each._asdict(), queue=each.name)
+    texts = {
+        "task": (
+            "unknown_job_tasks",
+            _(
+                "Jobs wait for a worker that knows their task, and no installed app has it: %(names)s. Was the task "
+                "renamed? Add it to DELAYQ['TASK_ALIASES']. Is it gone? Delete the jobs."
+            ),
+        ),
+        "backend": (
+            "unknown_alias",
+            _("Jobs wait for a worker whose TASKS has their alias: %(names)s. Add it there, or delete the jobs."),
+        ),
+    }
+    for kind, (code, text) in texts.items():
+        names = [f"{each.name} ({each.jobs})" for each in waiting if each.kind == kind]
+        if names:
+            more = ", …" if len(names) > NAMES_SHOWN else ""
+            yield Problem(code, text % {"names": ", ".join(names[:NAMES_SHOWN]) + more})
+
+
+def _server(server: ServerView) -> Iterator[Problem]:
+    if server.memory_policy not in ("", "noeviction"):
+        text = _(
+            "Redis has maxmemory-policy %(policy)s and would evict schedules, so that no worker starts. Set it to "
+            "noeviction, or use another server."
+        )
+        yield Problem("evicts", text % {"policy": server.memory_policy})
+    if server.max_bytes is not None and (server.used_bytes or 0) >= server.max_bytes:
+        yield Problem("memory_full", _("The memory of Redis is full: nothing new gets in. Raise maxmemory."))
+    if server.disk_problem:
+        text = _("Redis cannot write to its disk (%(field)s) and may refuse all writes. Look at its log and its disk.")
+        yield Problem("disk", text % {"field": server.disk_problem})
+
+
+def _queues(redis: RedisView, snapshot: Snapshot, max_lag: float) -> Iterator[Problem]:
+    """What people have paused is late because they want it so."""
+    paused = {row.name for row in snapshot.held_back or () if row.kind == "queue" and row.is_paused()}
+    for queue in redis.queues:
+        yield from _waiting(queue, math.inf if queue.queue in paused else max_lag)
+        absent = sum(shard.epoch == "absent" for shard in redis.shards if shard.queue == queue.queue)
+        yield from _unbuilt(queue.queue, absent)
+    if snapshot.load is not None and snapshot.load.overloaded:
+        yield Problem("overload", _(OVERLOAD) % snapshot.load.told)
+
+
+def _unbuilt(queue: str, absent: int) -> Iterator[Problem]:
+    if absent:
+        text = ngettext(
+            "%(count)d shard of queue %(queue)s is not built in Redis: it was flushed, or no worker has run yet. A "
+            "worker builds it within seconds; if none runs, start one: manage.py delayq_worker",
+            "%(count)d shards of queue %(queue)s are not built in Redis: it was flushed, or no worker has run yet. A "
+            "worker builds them within seconds; if none runs, start one: manage.py delayq_worker",
+            absent,
+        )
+        yield Problem("not_built", text % {"count": absent, "queue": queue}, queue=queue)
+
+
+def _waiting(queue: QueueView, max_lag: float) -> Iterator[Problem]:
+    """A queue that nobody serves is wrong where it has schedules or runs; where it only has jobs, once one is late."""
+    values = {"queue": queue.queue, "count": queue.members, "span": format_span(queue.oldest_due), "most": max_lag}
+    late = queue.oldest_due > max_lag
+    if not queue.served and (late or queue.members > queue.jobs):
+        text = ngettext(
+            "No live worker serves queue %(queue)s: %(count)d schedule, run or job of it cannot start. Start a worker: "
+            "manage.py delayq_worker --queues %(queue)s",
+            "No live worker serves queue %(queue)s: %(count)d of its schedules, runs and jobs cannot start. Start a "
+            "worker: manage.py delayq_worker --queues %(queue)s",
+            queue.members,
+        )
+        yield Problem("no_worker", text % values, queue=queue.queue)
+    elif late:
+        text = _(
+            "In queue %(queue)s something has been due for %(span)s, more than %(most)g s. If its workers are busy, "
+            "start more of them or with more threads; else look at their log."
+        )
+        yield Problem("overdue", text % values, queue=queue.queue)
+
+
+def format_span(seconds: float) -> str:
+    """Return "95 s", "17 min" or "16 h"."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
+    if compared.stale_edits:
+        text = ngettext(
+            "%(count)d edit is not mirrored, although it is older than 30 s; a worker does that within seconds. Start "
+            "one or look at its log, or run: manage.py delayq_sync",
+            "%(count)d edits are not mirrored, although they are older than 30 s; a worker does that within seconds. "
+            "Start one or look at its log, or run: manage.py delayq_sync",
+            compared.stale_edits,
+        )
+        yield Problem("stale_edits", text % {"count": min(compared.stale_edits, MOST_COUNTED)})
+    count = compared.excess(redis)
+    if count:
+        text = ngettext(
+            "%(count)d entry of Redis differs from the database. A worker mends that within 10 min; at once: "
+            "manage.py delayq_sync",
+            "%(count)d entries of Redis differ from the database. A worker mends that within 10 min; at once: "
+            "manage.py delayq_sync",
+            count,
+        )
+        yield Problem("drift", text % {"count": count})
