@@ -1,4 +1,4 @@
-"""How a task asks for a process of its own. Only notes it; `worker/isolated.py` has it executed there.
+"""How a task asks for a process of its own. Only notes it; `worker/processes/isolated.py` has it executed there.
 
 Usable while apps are still being loaded: it knows neither models nor settings.
 """

@@ -59,11 +59,11 @@ from ..models.run import OPEN
 from ..models.validators import find_unstorable, storable_json
 from ..redaction import redact_text, secret_texts
 from ..signals import run_finished, run_started
-from . import isolated
 from .announcing import begin_job, close_job, end_job, idempotency_key, nothing, ping, running_job, send_signal
-from .children import end_as_child
-from .crossing import remote_traceback, said_or
 from .held import Held, backoff_ms
+from .processes import isolated
+from .processes.children import end_as_child
+from .processes.crossing import remote_traceback, said_or
 from .timeouts import Timeouts
 
 logger = logging.getLogger("django_delayq.worker")

@@ -11,8 +11,8 @@ from datetime import timedelta
 import pytest
 
 from django_delayq.models import Run, Schedule
-from django_delayq.supervisor.parent import VARIABLE, Parent
 from django_delayq.worker.options import RECYCLE
+from django_delayq.worker.processes.parent import VARIABLE, Parent
 from tests.acceptance.processes import (
     alive,
     due_now,

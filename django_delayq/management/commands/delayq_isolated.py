@@ -1,4 +1,4 @@
-"""`manage.py delayq_isolated`: the process of one isolated task. Workers start it; see `worker/isolated.py`."""
+"""`manage.py delayq_isolated`: the process of one isolated task. Workers start it; see `worker/processes/isolated.py`."""
 
 import os
 from argparse import ArgumentParser
@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from django_delayq.worker import interpreter
+from django_delayq.worker.processes import interpreter
 
 
 class Command(BaseCommand):

@@ -22,14 +22,14 @@ from django_delayq.exceptions import DelayQError, OutdatedRelease
 from django_delayq.ledger import sqlite
 from django_delayq.monitoring import metrics
 from django_delayq.side_channels import note_handler_failure
-from django_delayq.supervisor.parent import Parent
-from django_delayq.supervisor.process import END_SECONDS, end_at_once, end_within, open_standard_streams
-from django_delayq.supervisor.signals import WorkerSignals
-from django_delayq.supervisor.supervisor import Supervisor
 from django_delayq.worker import http
 from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter, LogQueue
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import OUTDATED, RECYCLE, UNFINISHED, WorkerOptions
+from django_delayq.worker.processes.parent import Parent
+from django_delayq.worker.processes.process import END_SECONDS, end_at_once, end_within, open_standard_streams
+from django_delayq.worker.processes.signals import WorkerSignals
+from django_delayq.worker.processes.supervisor import Supervisor
 
 #: The options that are numbers from 1, with the largest where there is one.
 MOST = {

@@ -32,8 +32,8 @@ from typing import Final, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..calls.capture import nowhere
-from ..worker.children import end_children
+from ...calls.capture import nowhere
+from .children import end_children
 
 #: The signals that a worker obeys.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -18,18 +18,18 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction
 from django.db import connections
 
-from .. import conf, ledger
-from ..calls import capture, registry, tracing
-from ..calls.context import EXECUTING
-from ..exceptions import TaskCancelled, TaskTimeout
-from ..ledger import sqlite
-from .announcing import running_job
-from .calling import call_cancellable, context_of, take
+from ... import conf, ledger
+from ...calls import capture, registry, tracing
+from ...calls.context import EXECUTING
+from ...exceptions import TaskCancelled, TaskTimeout
+from ...ledger import sqlite
+from ..announcing import running_job
+from ..calling import call_cancellable, context_of, take
+from ..held import Held
+from ..logs import LogQueue
+from ..memory import MEBIBYTE
 from .children import end_as_child
 from .crossing import pack_error, unpack_outcome
-from .held import Held
-from .logs import LogQueue
-from .memory import MEBIBYTE
 
 #: A pipe takes so many bytes at once, whoever else writes into it: POSIX' PIPE_BUF is 512 at least.
 ATOMIC_BYTES = 512

@@ -22,14 +22,14 @@ from codecs import getincrementaldecoder
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from .. import conf
-from ..calls import capture, tracing
-from ..calls.commands import guard
-from ..calls.commands.process import Process
-from ..calls.isolation import Isolation
-from ..exceptions import ProcessDied, TaskCancelled, TaskTimeout, note_last
+from ... import conf
+from ...calls import capture, tracing
+from ...calls.commands import guard
+from ...calls.commands.process import Process
+from ...calls.isolation import Isolation
+from ...exceptions import ProcessDied, TaskCancelled, TaskTimeout, note_last
+from ..held import Held
 from .crossing import pack_row, unpack_error
-from .held import Held
 
 COMMAND = "delayq_isolated"
 #: How long a process may take to start, which is no part of the task's time.

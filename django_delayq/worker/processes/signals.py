@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from ..worker.loop import Worker
+from ..loop import Worker
 from .process import SIGNALS
 
 

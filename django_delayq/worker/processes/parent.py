@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, MutableMapping
 from typing import Final, NamedTuple, Self
 
-from .. import conf
+from ... import conf
 from .process import MARGIN_SECONDS
 
 logger = logging.getLogger("django_delayq.worker")

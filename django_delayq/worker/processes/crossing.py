@@ -15,10 +15,10 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from ..calls import call_of
-from ..calls.call import backend_of
-from ..calls.registry import get_task
-from ..ledger.rows import Outcome, RunRow, ScheduleRow, StateRow
+from ...calls import call_of
+from ...calls.call import backend_of
+from ...calls.registry import get_task
+from ...ledger.rows import Outcome, RunRow, ScheduleRow, StateRow
 
 #: So much of a message, and of the end of a traceback, crosses.
 MOST_TEXT, MOST_TRACEBACK = 10_000, 100_000

@@ -19,9 +19,9 @@ import time
 from types import FrameType
 from typing import Any, NamedTuple
 
-from .. import conf
-from ..worker.options import OK, OUTDATED, RECYCLE, UNFINISHED
-from ..worker.trouble import MOST_SECONDS, Backoff
+from ... import conf
+from ..options import OK, OUTDATED, RECYCLE, UNFINISHED
+from ..trouble import MOST_SECONDS, Backoff
 from .parent import VARIABLE
 from .process import MARGIN_SECONDS, command_line, held_back
 from .signals import handle_orders
