@@ -13,17 +13,18 @@ from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.core.management import get_commands
 from django.db import connections, router
 
-from . import conf, declared, index, ledger
+from . import conf, index, ledger
 from .calls import isolation, registry
 from .calls.call import alias_for
 from .calls.isolation import isolation_of
-from .declared.sync import said
 from .exceptions import BrokerError
 from .index import aliases, engine, probe
 from .ledger.sqlite import WANTED, lacking
 from .models import Declaration, Run, Schedule, ScheduleState, Tombstone
 from .models.differences import declared_schedule
 from .models.fields import utcnow
+from .periodic import declared
+from .periodic.declared.sync import said
 from .recurrence import zone
 from .spelling import did_you_mean
 

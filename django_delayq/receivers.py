@@ -6,9 +6,10 @@ from typing import Any
 from django.apps import apps
 from django.db.models.signals import post_delete, post_migrate, post_save, pre_save
 
-from . import conf, declared, sync
+from . import conf, sync
 from .models import Schedule, ScheduleQuerySet, Tombstone
 from .models.primary import heirs
+from .periodic import declared
 from .signals import definitions_changed, definitions_deleted
 
 

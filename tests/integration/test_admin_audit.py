@@ -11,11 +11,11 @@ from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_delayq import declared
 from django_delayq.admin import history as history_page
 from django_delayq.admin.events import message_of
 from django_delayq.models import Cancellation, Definition, Run, Schedule, kept
 from django_delayq.models.fields import utcnow
+from django_delayq.periodic import declared
 from tests.integration.admin_pages import (
     HOSTILE,
     LIST,

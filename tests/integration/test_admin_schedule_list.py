@@ -7,9 +7,10 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import connection
 
-from django_delayq import declared, sync
+from django_delayq import sync
 from django_delayq.index import keys
 from django_delayq.models import Condition, Declaration, Run, Schedule, ScheduleState, Tag, read_tags
+from django_delayq.periodic import declared
 from django_delayq.recurrence import to_ms
 from tests.integration.admin_pages import ADD, HOSTILE, LIST, change_url, client_for, errors, fields, make, text_of
 

@@ -7,11 +7,12 @@ from django.db import connection
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq import declared, ledger, sync
+from django_delayq import ledger, sync
 from django_delayq.index import web
 from django_delayq.ledger import Outcome, Won
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.models.fields import utcnow
+from django_delayq.periodic import declared
 from django_delayq.sync import fast
 from tests.app import tasks
 from tests.integration.admin_pages import LIST, RUNS, make_job

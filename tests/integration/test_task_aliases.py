@@ -10,12 +10,13 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq import controls, declared, ledger, sync
+from django_delayq import controls, ledger, sync
 from django_delayq.calls import registry
 from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task, task_backends
 from django_delayq.exceptions import UnknownTask
 from django_delayq.models import Control, Declaration, Run, Schedule
 from django_delayq.monitoring.status import database_side, snapshot
+from django_delayq.periodic import declared
 from tests.app import tasks
 from tests.integration.admin_pages import LIST, change_url, errors, fields, make
 from tests.integration.mirroring import mirrored

@@ -8,10 +8,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from django_delayq import importing, ledger
+from django_delayq import ledger
 from django_delayq.exceptions import DelayQError
 from django_delayq.management.progress import Progress
 from django_delayq.models import Schedule
+from django_delayq.periodic import importing
 
 
 class Command(BaseCommand):

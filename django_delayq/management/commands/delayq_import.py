@@ -11,12 +11,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from django_delayq import importing, ledger
+from django_delayq import ledger
 from django_delayq.calls import registry
 from django_delayq.exceptions import DelayQError
-from django_delayq.importing.secrets import hide_secrets, hide_words
 from django_delayq.management.progress import Progress
 from django_delayq.models.differences import RECURRENCE, shown, to_json
+from django_delayq.periodic import importing
+from django_delayq.periodic.importing.secrets import hide_secrets, hide_words
 from django_delayq.plain import iso, plain
 from django_delayq.redaction import redact_arguments
 

@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from django_delayq import conf, declared, ledger, sync
+from django_delayq import conf, ledger, sync
 from django_delayq.exceptions import DelayQError
 from django_delayq.index import Broker
 from django_delayq.management.progress import Progress
@@ -20,6 +20,7 @@ from django_delayq.models import Schedule
 from django_delayq.monitoring.status.database_side import find_unnamed
 from django_delayq.monitoring.status.judge import of_unnamed
 from django_delayq.monitoring.status.redis_side import read_redis
+from django_delayq.periodic import declared
 from django_delayq.plain import plain
 
 TIMEOUT_SECONDS = 10.0

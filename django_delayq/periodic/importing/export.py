@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .. import ledger
-from ..models import Schedule
-from ..models.differences import to_json, values_of
+from ... import ledger
+from ...models import Schedule
+from ...models.differences import to_json, values_of
 from .plan import without_mark
 
 VERSION = 1

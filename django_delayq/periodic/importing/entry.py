@@ -11,9 +11,9 @@ from typing import Any
 from django.apps import apps
 from django.db import DatabaseError
 
-from .. import conf
-from ..exceptions import DelayQError, InvalidRecurrence
-from ..models.fields import utcnow
+from ... import conf
+from ...exceptions import DelayQError, InvalidRecurrence
+from ...models.fields import utcnow
 
 
 class UnreadableSource(DelayQError):

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..calls import registry
-from ..calls.decorators import Declared, made
+from ...calls import registry
+from ...calls.decorators import Declared, made
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from ..recurrence.zone import get_zone
+from ...recurrence.zone import get_zone
 from .crons import from_croniter
 from .entry import Entry, Options, Refused, aware, guarded, model_of, once, seconds
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from django.core.exceptions import ValidationError
 
-from ..models.differences import FIELDS, from_json
+from ...models.differences import FIELDS, from_json
 from .entry import Entry, Options, Refused, guarded, read_text
 from .export import VERSION
 

@@ -12,15 +12,15 @@ import re
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
-from ..exceptions import InvalidRecurrence
-from ..recurrence import Cron
-from ..recurrence.dialect import MACROS, compile_cron
-from ..recurrence.fields import DayRule
-from ..recurrence.grammar import SPECS, FieldSpec, read_field
-from ..recurrence.point import seconds
-from ..recurrence.preview import clock_changes
-from ..recurrence.words.sets import runs, values_of
-from ..recurrence.zone import DAY, LONGEST_SHIFT, stretch
+from ...exceptions import InvalidRecurrence
+from ...recurrence import Cron
+from ...recurrence.dialect import MACROS, compile_cron
+from ...recurrence.fields import DayRule
+from ...recurrence.grammar import SPECS, FieldSpec, read_field
+from ...recurrence.point import seconds
+from ...recurrence.preview import clock_changes
+from ...recurrence.words.sets import runs, values_of
+from ...recurrence.zone import DAY, LONGEST_SHIFT, stretch
 from .entry import Refused
 
 #: So many seconds ahead changes of the clock are looked for; each year has two.

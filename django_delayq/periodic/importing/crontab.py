@@ -9,8 +9,8 @@ from functools import partial
 from getopt import GetoptError, getopt
 from pathlib import PurePath
 
-from ..calls.commands import COMMAND_TASK
-from ..recurrence.dialect import MACROS
+from ...calls.commands import COMMAND_TASK
+from ...recurrence.dialect import MACROS
 from . import shell
 from .entry import Entry, Options, Refused, guarded, local_zone, read_text
 from .secrets import hide_secrets
