@@ -21,13 +21,13 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
-from .. import ledger, orders
+from .. import actions, ledger
+from ..actions import BACKFILLED, PRUNED, UNDECIDED, Candidate
 from ..exceptions import InvalidBackfill, InvalidRecurrence
 from ..ledger import chain
 from ..models import Definition, Origin, Run, Schedule, ScheduleQuerySet
 from ..models.kept import MOST_AT_ONCE
 from ..models.validators import read_key
-from ..orders import BACKFILLED, PRUNED, UNDECIDED, Candidate
 from ..plain import plain
 from .base import BaseAdmin, View
 from .display import Html, status_badge, zone_of
@@ -79,7 +79,7 @@ ASKED = {
     "run_now": Asked(
         gettext_lazy("Run now"), gettext_lazy("Run “%(name)s” now"), gettext_lazy("Run %(count)d schedules now"),
         gettext_lazy("A run is ordered, also of what is paused. It ignores overlap and moves no due point."),
-        lambda schedules, by, reason: orders.run_each_now(schedules),
+        lambda schedules, by, reason: actions.run_each_now(schedules),
         ngettext_lazy("%(count)d run is ordered.", "%(count)d runs are ordered.", "count"),
     ),
     "pause": Asked(
@@ -251,9 +251,9 @@ class ScheduleActions(BaseAdmin):
             span = form.cleaned_data["start"], form.cleaned_data["end"]
             try:
                 if posted:
-                    self._tell_backfilled(request, schedule, orders.backfill(schedule, *span))
+                    self._tell_backfilled(request, schedule, actions.backfill(schedule, *span))
                     return HttpResponseRedirect(self.address("change", pk))
-                plan = orders.plan_backfill(schedule, *span)
+                plan = actions.plan_backfill(schedule, *span)
             except (InvalidBackfill, InvalidRecurrence) as error:
                 form.add_error(None, str(error))
         return self.page(

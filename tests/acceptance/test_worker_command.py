@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq import orders
+from django_delayq import actions
 from django_delayq.models import Run, Schedule
 from django_delayq.worker.timers import WORKERS_FIRST_SECONDS
 from tests.acceptance.processes import first_look, settled
@@ -29,7 +29,7 @@ def test_an_idle_worker_is_woken_by_an_order(broker):
         wait_until(lambda: broker.workers())
         look = first_look(broker, process.pid)
         settled(broker)
-        run = orders.run_now(row)
+        run = actions.run_now(row)
         wait_until(lambda: Run.objects.get(pk=run.pk).status == "succeeded")
     run.refresh_from_db()
     assert run.claimed_at < look + timedelta(seconds=60), "the order woke nobody; a regular look found it"

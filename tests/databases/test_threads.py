@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import DatabaseError, connection, connections, transaction
 
-from django_delayq import orders
+from django_delayq import actions
 from django_delayq.calls import registry
 from django_delayq.calls.compat import task
 from django_delayq.models import Run, Schedule
@@ -97,7 +97,7 @@ def known(monkeypatch, function):
 
 def ordered(row):
     """Run a schedule now and return the outcome."""
-    run = orders.run_now(row)
+    run = actions.run_now(row)
     wait_until(lambda: Run.objects.finished().filter(pk=run.pk).exists(), 15, f"the run of {row}")
     return Run.objects.get(pk=run.pk)
 
@@ -160,7 +160,7 @@ def test_a_worker_holds_one_connection_per_thread_at_most_and_none_in_a_transact
     rows = [schedule(f"s{number}", task=known(monkeypatch, use_the_database)) for number in range(3 * THREADS)]
     with live_worker(threads=THREADS):
         for _ in range(3):
-            made = [orders.run_now(row).pk for row in rows]
+            made = [actions.run_now(row).pk for row in rows]
             wait_until(lambda made=made: Run.objects.finished().filter(pk__in=made).count() == len(made), 15)
         wait_until(lambda: count_connections()[1] == 0, 10, "idle connections")
         most = 2 if max_age == 0 else THREADS + 2  # the loop's and the upkeep's

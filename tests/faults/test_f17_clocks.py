@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db.models import F
 
-from django_delayq import orders
+from django_delayq import actions
 from django_delayq.models import Run, Schedule
 from django_delayq.recurrence import from_ms, to_ms
 from tests.acceptance.support import wait_until
@@ -182,7 +182,7 @@ def test_f17_edits_by_a_web_process_whose_clock_is_off_leave_no_gap(broker, time
 def test_f17_a_run_that_is_ordered_now_by_a_web_process_whose_clock_is_off_runs_now(broker, time, off):
     row = Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron="0 0 1 1 *")
     time.wall += off
-    run = orders.run_now(row)
+    run = actions.run_now(row)
     run_burst()
     run.refresh_from_db()
     assert run.status == "succeeded"

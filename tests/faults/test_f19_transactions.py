@@ -12,7 +12,7 @@ import pytest
 from django.conf import settings
 from django.db import connection, connections, transaction
 
-from django_delayq import orders
+from django_delayq import actions
 from django_delayq.index import Broker
 from django_delayq.models import Run, Schedule, Tombstone
 from tests.acceptance.support import ROOT, wait_until
@@ -40,7 +40,7 @@ def test_f19_a_rolled_back_transaction_leaves_no_trace_under_a_live_worker(broke
                 row.save()
                 schedule(f"never {number}")
                 Schedule.objects.exclude(pk=row.pk).update(enabled=False)
-                orders.run_now(row)
+                actions.run_now(row)
                 Schedule.objects.all().delete()
                 1 / 0  # noqa: B018 - the transaction fails
             goes_on(broker, histories)  # each of them: what a transaction wrote into Redis would stop some of them

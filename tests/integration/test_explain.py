@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq import controls, orders
+from django_delayq import actions, controls
 from django_delayq.calls import parse_id
 from django_delayq.models import Run, Schedule, ScheduleState
 from tests.app import tasks
@@ -131,7 +131,7 @@ def test_what_was_paused_or_meant_another_time_then_says_so_first():
 
 def test_an_order_of_a_person_does_not_stand_for_the_point():
     schedule = old()
-    run = orders.run_now(schedule)
+    run = actions.run_now(schedule)
     text = told(schedule, at=iso(run.due_at))
     assert "ordered by a person" in text and "waits in queue default" in text
     assert "is no due point" in text
@@ -338,7 +338,7 @@ def test_what_keeps_a_job_from_running_is_told(broker, values, sentence):
 
 @pytest.mark.parametrize("wanted", ["7", "9" * 40, "x", "", f"7-{'a' * 22}"])
 def test_a_job_that_is_not_there_is_told(wanted):
-    orders.run_now(make())
+    actions.run_now(make())
     Run.objects.update(id=7)
     with pytest.raises(CommandError, match="There is no job with the id"):
         told_of(wanted)

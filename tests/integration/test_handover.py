@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from django.core.exceptions import ValidationError
 
-from django_delayq import orders, sync
+from django_delayq import actions, sync
 from django_delayq.calls.registry import get_tasks
 from django_delayq.models import Origin, Run, Schedule, Status
 from django_delayq.recurrence import to_ms
@@ -102,7 +102,7 @@ def test_a_priority_of_0_is_that_of_the_task(broker, priority, passed):
 def test_orders_and_points_side_by_side_are_handed_over_too(broker):
     row = schedule(overlap="allow")
     make_due(broker, row)
-    orders.run_now(row)
+    actions.run_now(row)
     run_burst()
     found = set(Run.objects.values_list("origin", "apart", "status", "reason"))
     assert found == {

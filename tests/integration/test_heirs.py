@@ -10,7 +10,7 @@ from django.core import serializers
 from django.db.models import F
 from django.urls import path
 
-from django_delayq import orders
+from django_delayq import actions
 from django_delayq.admin.schedules import ScheduleAdmin
 from django_delayq.models import Definition, Run, Schedule, Tombstone
 from django_delayq.models.differences import values_of
@@ -169,8 +169,8 @@ def test_it_runs_when_due_when_ordered_and_for_the_past(model, make):
     at = utcnow().replace(microsecond=0)
     with Runner(now=at) as runner:
         row = make(model, cron="* * * * *")
-        orders.run_now(row)
-        assert len(orders.backfill(row, at - timedelta(minutes=3), at - timedelta(minutes=1))) in (2, 3)
+        actions.run_now(row)
+        assert len(actions.backfill(row, at - timedelta(minutes=3), at - timedelta(minutes=1))) in (2, 3)
         runner.run_due(at + timedelta(minutes=2))
         assert Run.objects.filter(schedule=row.pk, status="succeeded").count() >= 4
 

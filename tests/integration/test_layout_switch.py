@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
-from django_delayq import conf, orders, sync
+from django_delayq import actions, conf, sync
 from django_delayq.exceptions import OtherLayout, OutdatedRelease, PendingMigrations
 from django_delayq.index import Broker, Definition, Shard
 from django_delayq.models import Run
@@ -50,7 +50,7 @@ def refused(broker):
 
 @pytest.mark.parametrize("after", [3, 1])
 def test_without_other_workers_the_index_is_built_anew_and_nothing_is_left_of_the_former_one(rows, settings, after):
-    order = orders.run_now(rows[0])
+    order = actions.run_now(rows[0])
     for count in (2, after):
         settings.DELAYQ = {**settings.DELAYQ, "SHARDS": count}
         built = Broker(timeout_seconds=5)

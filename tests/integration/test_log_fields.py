@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from django_delayq import orders
+from django_delayq import actions
 from django_delayq.ledger import Outcome
 from django_delayq.ledger.rows import RunRow
 from django_delayq.models import Run, Schedule
@@ -125,7 +125,7 @@ def test_what_a_task_logs_itself_tells_which_execution_it_was(what, caplog):
         expected = {"job": tasks.speak.enqueue("hello").id}
     else:
         row = schedule("speaks", task="tests.app.tasks.speak", args=["hello"])
-        orders.run_now(row)
+        actions.run_now(row)
         expected = {"schedule": "speaks", "run": f"{row.pk}:manual"}
     run_burst()
     logging.getLogger("elsewhere").warning("outside")

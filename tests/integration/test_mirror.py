@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import F
 from django.test import override_settings
 
-from django_delayq import orders, sync
+from django_delayq import actions, sync
 from django_delayq.index import web
 from django_delayq.models import Schedule, Status, Tombstone
 from django_delayq.sync import fast
@@ -81,7 +81,7 @@ def test_mirror_false_touches_no_redis(broker):
         row = schedule()
         row.pause()
         Schedule.objects.update(cron="5 * * * *")
-        run = orders.run_now(row)
+        run = actions.run_now(row)
         row.delete()
     assert run.status == Status.QUEUED
     assert not Tombstone.objects.exists()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_delayq import orders, sync
+from django_delayq import actions, sync
 from django_delayq.index import keys
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.models.fields import utcnow
@@ -100,7 +100,7 @@ RUN_DAMAGES = [
 
 @pytest.mark.parametrize(("part", "value", "word"), [row[1:] for row in RUN_DAMAGES], ids=[r[0] for r in RUN_DAMAGES])
 def test_a_damaged_run_member_is_mended(built, part, value, word):
-    run = orders.run_now(schedule())
+    run = actions.run_now(schedule())
     member = f"r{run.pk}"
     names = dict(zip(keys.PARTS, keys.shard_keys(built.config.prefix, built.shards()[0]), strict=True))
     if part == "due":

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq import ledger, orders, sync
+from django_delayq import actions, ledger, sync
 from django_delayq.index import EXACT, Definition, Shard
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.models.fields import utcnow
@@ -26,7 +26,7 @@ def built(noted):
     schedule("elsewhere", queue="mail")
     schedule("paused").pause()
     schedule("exhausted", max_runs=0)
-    orders.run_now(Schedule.objects.get(name="s0"))
+    actions.run_now(Schedule.objects.get(name="s0"))
     return noted
 
 

@@ -9,7 +9,7 @@ from django.core import serializers
 from django.db import connection
 from django.db.models import F
 
-from django_delayq import orders, sync
+from django_delayq import actions, sync
 from django_delayq.ledger import chain
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.models.fields import utcnow
@@ -158,7 +158,7 @@ EDITS = [
     ("loaddata", load_dump),
     ("pause", lambda row: row.pause()),
     ("pause and resume", lambda row: (row.pause(), row.resume())),
-    ("run now", orders.run_now),
+    ("run now", actions.run_now),
 ]
 
 

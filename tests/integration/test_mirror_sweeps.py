@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq import orders, sync
+from django_delayq import actions, sync
 from django_delayq.index import Definition
 from django_delayq.models import Run, Schedule, ScheduleState, Status
 from django_delayq.models.fields import utcnow
@@ -111,7 +111,7 @@ def test_an_order_that_missed_the_fast_path_comes_however_many_wait_in_redis_bef
     for module in (sweep, pages):
         monkeypatch.setattr(module, "PAGE", 2)
     row = schedule()
-    made = [orders.run_now(row, now=utcnow() - timedelta(seconds=n)) for n in range(5)]
+    made = [actions.run_now(row, now=utcnow() - timedelta(seconds=n)) for n in range(5)]
     last = f"r{made[-1].pk}"
     built.remove(built.shard_of(last, row.queue), [(last, 10**15, "")], gone=True)
     Run.objects.update(created_at=utcnow() - timedelta(seconds=5))

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from django.db import transaction
 
-from django_delayq import orders, sync
+from django_delayq import actions, sync
 from django_delayq.exceptions import InvalidBackfill
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.models.fields import utcnow
@@ -43,7 +43,7 @@ def members(broker):
 
 def test_there_is_one_order_per_point_in_the_time_with_both_ends(broker):
     subject = schedule(queue="mail")
-    runs = orders.backfill(subject, FIRST, FIRST + 3 * DAY)
+    runs = actions.backfill(subject, FIRST, FIRST + 3 * DAY)
     assert ordered(runs) == days(0, 1, 2, 3)
     saved = Run.objects.order_by("due_at")
     assert [run.pk for run in saved] == [run.pk for run in runs]
@@ -58,10 +58,10 @@ def test_nothing_is_ordered_for_points_to_come(enabled):
     now = datetime.now(UTC)
     subject = schedule(enabled=enabled)
     last = subject.recurrence.previous_at_or_before(now, now - 2 * DAY)
-    plan = orders.plan_backfill(subject, last, now + timedelta(days=400))
+    plan = actions.plan_backfill(subject, last, now + timedelta(days=400))
     assert [item.due_at for item in plan] == [last]
-    assert ordered(orders.backfill(subject, last, now + timedelta(days=400))) == [last]
-    assert orders.backfill(subject, now + timedelta(days=1), now + timedelta(days=400)) == []
+    assert ordered(actions.backfill(subject, last, now + timedelta(days=400))) == [last]
+    assert actions.backfill(subject, now + timedelta(days=1), now + timedelta(days=400)) == []
 
 
 def test_the_recurrence_is_the_one_the_database_has_now():
@@ -69,13 +69,13 @@ def test_the_recurrence_is_the_one_the_database_has_now():
     noon, hour = datetime(2025, 3, 10, 12, tzinfo=UTC), timedelta(hours=1)
     Schedule.objects.filter(pk=stale.pk).update(cron="30 */2 * * *", start_at=noon + hour, end_at=noon + 5 * hour)
     half_past = [noon + (n + 0.5) * hour for n in (2, 4)]
-    assert ordered(orders.backfill(stale, noon, noon + DAY)) == half_past
+    assert ordered(actions.backfill(stale, noon, noon + DAY)) == half_past
 
 
 def test_a_point_between_two_milliseconds_is_the_one_that_the_worker_would_record():
     anchor = FIRST + timedelta(microseconds=1)
     subject = schedule(kind="every", cron="", every=DAY, start_at=anchor)
-    (run,) = orders.backfill(subject, anchor, anchor)
+    (run,) = actions.backfill(subject, anchor, anchor)
     assert Run.objects.get().due_at == run.due_at == from_ms(to_ms(anchor))
 
 
@@ -95,19 +95,19 @@ def test_a_point_between_two_milliseconds_is_the_one_that_the_worker_would_recor
 def test_what_ran_or_runs_is_left_out_and_what_did_not_succeed_is_ordered(status, origin, left_out):
     subject = schedule()
     row(subject, FIRST + DAY, status, origin, apart=origin != "due")
-    plan = orders.plan_backfill(subject, FIRST, FIRST + 2 * DAY)
+    plan = actions.plan_backfill(subject, FIRST, FIRST + 2 * DAY)
     assert [item.left_out for item in plan] == ["", left_out, ""]
     assert [item.known for item in plan] == ["", "" if origin == "manual" else status, ""]
     assert Run.objects.count() == 1
     expected = days(0, 2) if left_out else days(0, 1, 2)
-    assert ordered(orders.backfill(subject, FIRST, FIRST + 2 * DAY)) == expected
+    assert ordered(actions.backfill(subject, FIRST, FIRST + 2 * DAY)) == expected
 
 
 def test_a_skipped_stretch_covers_its_points_also_one_that_began_earlier():
     subject = schedule()
     row(subject, FIRST - 5 * DAY, "skipped", last_due_at=FIRST + DAY, points=7)
     row(subject, FIRST + 3 * DAY, "skipped", last_due_at=FIRST + 4 * DAY, points=2)
-    plan = orders.plan_backfill(subject, FIRST, FIRST + 5 * DAY)
+    plan = actions.plan_backfill(subject, FIRST, FIRST + 5 * DAY)
     assert [item.known for item in plan] == ["skipped", "skipped", "", "skipped", "skipped", ""]
     assert not any(item.left_out for item in plan)
 
@@ -115,17 +115,17 @@ def test_a_skipped_stretch_covers_its_points_also_one_that_began_earlier():
 def test_a_point_that_the_chain_has_still_to_decide_is_left_out(broker):
     subject = schedule(cron=OTHER_DAILY_CRON)
     point = make_due(broker, subject)
-    plan = orders.plan_backfill(subject, point - 2 * DAY, point)
+    plan = actions.plan_backfill(subject, point - 2 * DAY, point)
     assert [(item.due_at, item.left_out) for item in plan][-1] == (point, "undecided")
     assert [item.left_out for item in plan[:-1]] == ["", ""]
     run_burst()
-    assert [item.left_out for item in orders.plan_backfill(subject, point, point)] == ["succeeded"]
+    assert [item.left_out for item in actions.plan_backfill(subject, point, point)] == ["succeeded"]
 
 
 def test_all_points_that_the_chain_has_still_to_decide_are_left_out(broker):
     subject = schedule(kind="every", cron="", every=DAY, missed="all")
     first = make_due(broker, subject, 2.5 * DAY)
-    plan = orders.plan_backfill(subject, first - DAY, first + 2 * DAY)
+    plan = actions.plan_backfill(subject, first - DAY, first + 2 * DAY)
     assert [item.left_out for item in plan] == ["", "undecided", "undecided", "undecided"]
 
 
@@ -134,7 +134,7 @@ def test_a_point_that_a_worker_may_run_at_this_moment_is_left_out_also_after_a_p
     point = make_due(broker, subject)
     subject.refresh_from_db()
     subject.pause()
-    assert [item.left_out for item in orders.plan_backfill(subject, point, point)] == ["undecided"]
+    assert [item.left_out for item in actions.plan_backfill(subject, point, point)] == ["undecided"]
 
 
 def test_what_passed_during_a_pause_is_ordered_while_it_lasts():
@@ -142,38 +142,38 @@ def test_what_passed_during_a_pause_is_ordered_while_it_lasts():
     now = datetime.now(UTC)
     minute = now.replace(second=0, microsecond=0)
     Schedule._base_manager.filter(pk=subject.pk).update(effective_from=now - DAY, created_at=now - 2 * DAY)
-    assert ordered(orders.backfill(subject, minute, minute)) == [minute]
+    assert ordered(actions.backfill(subject, minute, minute)) == [minute]
 
 
 def test_more_points_than_the_limit_are_refused_with_their_number_before_anything_is_written(broker):
     subject = schedule()
     with pytest.raises(InvalidBackfill, match=r"24 due points.*at most 23.*shorter"):
-        orders.backfill(subject, FIRST, FIRST + 23 * DAY, limit=23)
+        actions.backfill(subject, FIRST, FIRST + 23 * DAY, limit=23)
     assert not Run.objects.exists()
     assert members(broker) == set()
     for number in range(22):  # what is left out does not count
         row(subject, FIRST + number * DAY, "succeeded")
-    assert len(orders.backfill(subject, FIRST, FIRST + 23 * DAY, limit=2)) == 2
+    assert len(actions.backfill(subject, FIRST, FIRST + 23 * DAY, limit=2)) == 2
 
 
 def test_a_time_with_far_too_many_points_is_refused_without_looking_at_them():
     subject = schedule(cron="* * * * * *")
     with pytest.raises(InvalidBackfill, match=r"31536000 due points.*at most 20000 are looked at"):
-        orders.plan_backfill(subject, FIRST - timedelta(days=365), FIRST - timedelta(seconds=1))
+        actions.plan_backfill(subject, FIRST - timedelta(days=365), FIRST - timedelta(seconds=1))
 
 
 def test_what_cannot_be_meant_is_refused_with_the_reason():
     subject = schedule()
     with pytest.raises(InvalidBackfill, match="before the start"):
-        orders.backfill(subject, FIRST, FIRST - DAY)
+        actions.backfill(subject, FIRST, FIRST - DAY)
     with pytest.raises(ValueError, match="aware"):
-        orders.backfill(subject, FIRST.replace(tzinfo=None), FIRST)
+        actions.backfill(subject, FIRST.replace(tzinfo=None), FIRST)
     delayed = schedule("delayed", kind="every", cron="", every=DAY, every_from="finish")
     with pytest.raises(InvalidBackfill, match="Run now"):
-        orders.backfill(delayed, FIRST, FIRST + DAY)
+        actions.backfill(delayed, FIRST, FIRST + DAY)
     Schedule.objects.filter(pk=subject.pk).delete()
     with pytest.raises(InvalidBackfill, match="deleted"):
-        orders.backfill(subject, FIRST, FIRST + DAY)
+        actions.backfill(subject, FIRST, FIRST + DAY)
     assert not Run.objects.exists()
 
 
@@ -184,7 +184,7 @@ def test_the_runs_happen_on_a_paused_exhausted_schedule_and_move_nothing_of_it(b
     ScheduleState.objects.filter(schedule=subject).update(run_count=1, last_due_at=FIRST)
     subject.pause()
     before = ScheduleState.objects.values("last_due_at", "next_due_at", "run_count", "condition").get()
-    orders.backfill(subject, FIRST + DAY, FIRST + 3 * DAY)
+    actions.backfill(subject, FIRST + DAY, FIRST + 3 * DAY)
     run_burst()
     ran = list(Run.objects.order_by("due_at").values_list("due_at", "status"))
     assert ran == [(due_at, "succeeded") for due_at in days(1, 2, 3)]
@@ -196,7 +196,7 @@ def test_the_runs_happen_on_a_paused_exhausted_schedule_and_move_nothing_of_it(b
 def test_old_points_do_not_push_before_what_is_due_now(broker):
     subject, other = schedule(), schedule("other", cron=OTHER_DAILY_CRON)
     point = make_due(broker, other)
-    runs = orders.backfill(subject, FIRST, FIRST + 5 * DAY)
+    runs = actions.backfill(subject, FIRST, FIRST + 5 * DAY)
     scores = [view.score_ms for view in broker.views([(f"j{run.pk}", "default") for run in runs])]
     assert scores == sorted(set(scores))  # equal ones would come in the order of their names: r10 before r9
     place = broker.shard_of("s1", "default")
@@ -208,11 +208,11 @@ def test_old_points_do_not_push_before_what_is_due_now(broker):
 def test_a_flush_and_a_redis_that_was_away_lose_none(broker, settings):
     good = settings.CACHES
     subject = schedule()
-    orders.backfill(subject, FIRST, FIRST)
+    actions.backfill(subject, FIRST, FIRST)
     assert len(members(broker)) == 1
     broker.purge()
     kill_redis(settings)
-    assert len(orders.backfill(subject, FIRST, FIRST + DAY)) == 1
+    assert len(actions.backfill(subject, FIRST, FIRST + DAY)) == 1
     settings.CACHES = good
     assert members(broker) == set()
     run_burst()
@@ -223,7 +223,7 @@ def test_a_flush_and_a_redis_that_was_away_lose_none(broker, settings):
 def test_nothing_reaches_redis_before_the_commit_or_after_a_rollback(broker):
     subject = schedule()
     with pytest.raises(RuntimeError), transaction.atomic():
-        orders.backfill(subject, FIRST, FIRST)
+        actions.backfill(subject, FIRST, FIRST)
         assert members(broker) == set()
         raise RuntimeError
     assert not Run.objects.exists()
@@ -232,7 +232,7 @@ def test_nothing_reaches_redis_before_the_commit_or_after_a_rollback(broker):
 
 def test_what_two_people_order_at_once_is_ordered_once(monkeypatch):
     subject = schedule()
-    plan = orders._plan
+    plan = actions._plan
     both_have_planned = threading.Barrier(2, timeout=PATIENCE_SECONDS)
 
     def plan_then_wait(*args):
@@ -240,10 +240,10 @@ def test_what_two_people_order_at_once_is_ordered_once(monkeypatch):
         both_have_planned.wait()
         return found
 
-    monkeypatch.setattr(orders, "_plan", plan_then_wait)
+    monkeypatch.setattr(actions, "_plan", plan_then_wait)
 
     def order(first, last):
-        return ordered(orders.backfill(subject, FIRST + first * DAY, FIRST + last * DAY))
+        return ordered(actions.backfill(subject, FIRST + first * DAY, FIRST + last * DAY))
 
     one, other = at_once(partial(order, 0, 5), partial(order, 3, 8))
     assert sorted(one + other) == days(*range(9))
@@ -252,8 +252,8 @@ def test_what_two_people_order_at_once_is_ordered_once(monkeypatch):
 
 def test_orders_of_one_schedule_in_the_same_ms_are_two(broker):
     row, now = schedule("s"), utcnow()
-    first, second = orders.run_now(row, now=now), orders.run_now(row, now=now)
+    first, second = actions.run_now(row, now=now), actions.run_now(row, now=now)
     assert second.due_at - first.due_at == timedelta(milliseconds=1)
-    assert [run.schedule_id for run in orders.run_each_now([row, row], now=now)] == [row.pk]
+    assert [run.schedule_id for run in actions.run_each_now([row, row], now=now)] == [row.pk]
     run_burst()
     assert set(Run.objects.values_list("status", flat=True)) == {"succeeded"}

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.core.exceptions import ValidationError
 
-from django_delayq import orders
+from django_delayq import actions
 from django_delayq.models import Run, Schedule
 from django_delayq.monitoring import pings
 from tests.integration.admin_pages import ADD, client_for, fields
@@ -44,7 +44,7 @@ def test_a_run_is_told_at_its_start_and_its_success_under_one_rid(broker, receiv
     assert receiver.paths == ["/s/start", "/s"]
     first, second = (parse_qs(urlsplit(request.path).query)["rid"][0] for request in receiver.requests)
     assert first == second and uuid.UUID(first)
-    orders.run_now(row)
+    actions.run_now(row)
     run_burst()
     assert receiver.paths == ["/s/start", "/s", "/s/start", "/s"]
     assert first not in receiver.requests[-1].path, "another run"
@@ -125,6 +125,6 @@ def test_a_backfill_pings_nothing(broker, receiver, brisk):
     Schedule._base_manager.update(enabled=False)
     row.refresh_from_db()
     now = row.effective_from
-    orders.backfill(row, now, now + timedelta(hours=2))
+    actions.backfill(row, now, now + timedelta(hours=2))
     run_burst()
     assert Run.objects.filter(origin="backfill", status="succeeded").exists() and not receiver.requests

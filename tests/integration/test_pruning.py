@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext, override_settings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_delayq import ledger, orders
+from django_delayq import actions, ledger
 from django_delayq.exceptions import InvalidBackfill
 from django_delayq.ledger import Outcome, Won, pruning, version_of
 from django_delayq.ledger.rows import RunRow
@@ -400,9 +400,9 @@ def test_a_backfill_leaves_out_what_was_pruned(keep):
     prune()
     assert ScheduleState.objects.get(pk=owner.pk).pruned_until == points[1]
     Run.objects.all().delete()
-    plan = orders.plan_backfill(owner, points[0], points[4])
+    plan = actions.plan_backfill(owner, points[0], points[4])
     assert [item.left_out for item in plan] == ["pruned", "pruned", "", "", ""]
-    assert [each.due_at for each in orders.backfill(owner, points[0], points[4])] == points[2:5]
+    assert [each.due_at for each in actions.backfill(owner, points[0], points[4])] == points[2:5]
     assert [each.due_at for each in Run.objects.order_by("due_at")] == points[2:5]
 
 
@@ -410,8 +410,8 @@ def test_a_backfill_of_nothing_but_pruned_points_says_up_to_when(keep):
     owner, points = daily()
     ScheduleState.objects.filter(pk=owner.pk).update(pruned_until=points[3])
     with pytest.raises(InvalidBackfill, match=rf"pruned up to {points[3]:%Y-%m-%d %H:%M:%S} UTC.*later"):
-        orders.backfill(owner, points[0], points[3])
-    assert [item.left_out for item in orders.plan_backfill(owner, points[0], points[4])] == ["pruned"] * 4 + [""]
+        actions.backfill(owner, points[0], points[3])
+    assert [item.left_out for item in actions.plan_backfill(owner, points[0], points[4])] == ["pruned"] * 4 + [""]
 
 
 def test_the_page_of_a_backfill_and_explain_say_what_was_pruned(keep, boss):
@@ -434,12 +434,12 @@ def test_the_page_of_a_backfill_and_explain_say_what_was_pruned(keep, boss):
 
 def test_a_backfill_that_was_planned_before_the_pruning_orders_nothing_of_it(monkeypatch):
     owner, points = daily()
-    plan = orders._plan
+    plan = actions._plan
 
     def planned_before(*args):
         found = plan(*args)
         ScheduleState.objects.filter(pk=owner.pk).update(pruned_until=points[2])
         return found
 
-    monkeypatch.setattr(orders, "_plan", planned_before)
-    assert [each.due_at for each in orders.backfill(owner, points[0], points[4])] == points[3:5]
+    monkeypatch.setattr(actions, "_plan", planned_before)
+    assert [each.due_at for each in actions.backfill(owner, points[0], points[4])] == points[3:5]

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 from opentelemetry import trace
 
-from django_delayq import orders, signals
+from django_delayq import actions, signals
 from django_delayq.calls import tracing
 from django_delayq.calls.capture import listening
 from django_delayq.calls.compat import task_enqueued, task_finished
@@ -76,7 +76,7 @@ def receivers():
 
 def test_a_tracer_that_raises_neither_keeps_from_enqueueing_nor_decides_outcomes(broker, broken_tracer, caplog):
     results = [tasks.add.enqueue(1), tasks.fail.enqueue()]
-    orders.run_now(schedule("s"))
+    actions.run_now(schedule("s"))
     run_burst()
     assert [result.refresh() or str(result.status) for result in results] == ["SUCCESSFUL", "FAILED"]
     assert [result.attempts for result in results] == [1, 1]
@@ -118,7 +118,7 @@ def test_a_save_and_an_order_return_although_redis_is_away_and_the_log_raises(
         raise BrokerUnavailable("away")
 
     monkeypatch.setattr(web, "ask", refuse)
-    orders.run_now(schedule("s"))
+    actions.run_now(schedule("s"))
     tasks.add.enqueue(1)
     assert (Schedule.objects.count(), Run.objects.count()) == (1, 2)
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq import orders, sync
+from django_delayq import actions, sync
 from django_delayq.index import Broker, Settlement
 from django_delayq.models import Condition, Origin, Run, ScheduleState
 from django_delayq.models.fields import utcnow
@@ -106,7 +106,7 @@ def test_parked_and_failing_schedules_and_open_runs_are_told_and_are_no_alarm(we
     lost = schedule("lost")
     ScheduleState.objects.exclude(schedule=lost).update(failing_streak=1)
     ScheduleState.objects.filter(schedule=lost).update(condition=Condition.PARKED)
-    orders.run_now(lost)
+    actions.run_now(lost)
     code, found = ask()
     assert code == 0
     assert found["database"]["parked"] == {"count": 1, "names": ["lost"]}

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.management import call_command
 
-from django_delayq import controls, orders, sync
+from django_delayq import actions, controls, sync
 from django_delayq.index import Broker, Definition, MinuteCounts
 from django_delayq.index.counters import MISSED
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
@@ -86,7 +86,7 @@ def test_a_queue_that_no_setting_names_any_more_is_a_problem_of_its_own_and_no_d
     row = schedule("m", queue="mail")
     schedule("paused", queue="mail", enabled=False)
     schedule()
-    orders.run_now(row)
+    actions.run_now(row)
     for _ in range(2):
         tasks.noop.using(queue_name="mail").enqueue()
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": ["default"]}

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from django_delayq import conf, orders
+from django_delayq import actions, conf
 from django_delayq.models import Run, Schedule
 from django_delayq.worker import loop, upkeep
 from tests.acceptance.support import ROOT, command_environment, wait_until
@@ -118,7 +118,7 @@ def test_many_at_once_have_one_span_and_no_secret_of_a_call_is_told():
 
 def test_a_failure_is_told_without_the_secrets_of_its_call():
     schedule("tells", task="tests.jobs.tasks.leak", kwargs={"password": "hunter2", "note": "x"})
-    orders.run_now(Schedule.objects.get())
+    actions.run_now(Schedule.objects.get())
     run_burst()
     failed = execution()
     assert "refused" in failed.status.description
@@ -164,7 +164,7 @@ def test_due_points_begin_traces_of_their_own(broker):
 def place(request):
     """A view that enqueues and orders."""
     tasks.add.enqueue(1)
-    orders.run_now(Schedule.objects.get())
+    actions.run_now(Schedule.objects.get())
     return HttpResponse("ok")
 
 
@@ -231,7 +231,7 @@ def test_nothing_is_carried_and_no_span_is_made_where_traces_are_off(settings, b
     settings.DELAYQ = {**settings.DELAYQ, "TRACES": False}
     with within():
         tasks.add.enqueue(1)
-        orders.run_now(schedule())
+        actions.run_now(schedule())
     assert list(Run.objects.values_list("options", flat=True)) == [None, None]
     run_burst()
     assert [span.name for span in spans()] == ["request"]

@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import autoreload
 
-from django_delayq import orders, sync
+from django_delayq import actions, sync
 from django_delayq.calls import registry
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.index import Settlement
@@ -384,7 +384,7 @@ def test_a_point_due_before_an_edit_to_a_denser_rule_still_runs_once_and_the_res
 
 def test_run_now_runs_beside_the_chain_also_when_paused_and_after_a_flush(broker):
     row = schedule(enabled=False)
-    run = orders.run_now(row)
+    run = actions.run_now(row)
     broker.purge()
     run_burst()
     run.refresh_from_db()
@@ -395,7 +395,7 @@ def test_run_now_runs_beside_the_chain_also_when_paused_and_after_a_flush(broker
 
 
 def test_handing_back_what_did_not_start_counts_no_reclaim(broker):
-    run = orders.run_now(noop())
+    run = actions.run_now(noop())
     for _ in range(6):
         worker = idle_worker()
         worker.tick()

@@ -17,7 +17,7 @@ from django.db import (
     connection,
 )
 
-from django_delayq import ledger, orders
+from django_delayq import actions, ledger
 from django_delayq.index import Shard
 from django_delayq.index.counters import Counts
 from django_delayq.ledger.rows import RunRow
@@ -297,5 +297,5 @@ def test_a_backfill_that_the_table_refuses_is_an_error(broker):
     row = schedule("s")
     dates = utcnow() - timedelta(days=2), utcnow()
     with every_row_refused(), pytest.raises(IntegrityError):
-        orders.backfill(row, *dates)
-    assert orders.backfill(row, *dates)
+        actions.backfill(row, *dates)
+    assert actions.backfill(row, *dates)

@@ -7,10 +7,10 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from django_delayq import ledger, sync
+from django_delayq.actions import run_now
 from django_delayq.calls.compat import InvalidTask, TaskResultDoesNotExist, task_backends, task_enqueued
 from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.models import Run
-from django_delayq.orders import run_now
 from django_delayq.testing.plugin import delayq
 from django_delayq.worker.calling import execute, give_up
 from django_delayq.worker.timeouts import Timeouts

@@ -7,7 +7,7 @@ import pytest
 import redis
 from django.core.management import call_command
 
-from django_delayq import orders
+from django_delayq import actions
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerError, DamagedKeys
 from django_delayq.index import Broker, Definition, MinuteCounts, Settlement, keys
@@ -81,7 +81,7 @@ def test_worker_mirror_and_commands_work_under_the_minimal_user(locked, admin, s
     gone.delete()
     assert absent(locked, Schedule(pk=pk, queue="default"))
     admin.script_flush()
-    order = orders.run_now(row)
+    order = actions.run_now(row)
     run_burst()
     order.refresh_from_db()
     assert order.status == "succeeded"
@@ -90,7 +90,7 @@ def test_worker_mirror_and_commands_work_under_the_minimal_user(locked, admin, s
     assert mirrored(locked, row), "rebuilt after a flush"
     with live_worker():
         began = Run.objects.count()
-        orders.run_now(row)  # a hint wakes the worker
+        actions.run_now(row)  # a hint wakes the worker
         wait_until(lambda: Run.objects.filter(status="succeeded").count() > began - 2, 10)
         assert "Workers" in said("delayq_status", "--timeout", "5")
     admin.set(key(locked, "due"), "foreign")

@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from django_delayq import orders, sync
+from django_delayq import actions, sync
 from django_delayq.calls import parse_id
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.index import keys
@@ -287,7 +287,7 @@ def test_hostile_hints_end_no_worker_and_run_nothing_early(broker, spied):
         for hint in HINTS:
             _parse_hint(hint.decode("utf-8", "surrogateescape"))
             broker.client.publish(channel, hint)
-        order = orders.run_now(prefix.rows["OURS"])
+        order = actions.run_now(prefix.rows["OURS"])
         wait_until(lambda: len(calls) == 3, 10, "an order behind all these hints")
         assert live.alive
     assert [name for _, name, *_ in calls].count("due") == 2

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from django_delayq import orders, sync
+from django_delayq import sync
 from django_delayq.calls import parse_id
 from django_delayq.index import Broker, Shard, keys
 from django_delayq.models import Run, Schedule

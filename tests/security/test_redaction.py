@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.test import override_settings
 
-from django_delayq import conf, orders, redaction
+from django_delayq import actions, conf, redaction
 from django_delayq.calls import registry
 from django_delayq.calls.compat import task as make_task
 from django_delayq.exceptions import BrokerUnavailable
@@ -229,7 +229,7 @@ def leaking(monkeypatch):
 
 def order(path, args, kwargs):
     row = Schedule.objects.create(name="s", task=path, args=args, kwargs=kwargs, kind="cron", cron="0 9 1 1 *")
-    orders.run_now(row)
+    actions.run_now(row)
     run_burst()
     return row, Run.objects.get()
 

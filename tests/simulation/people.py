@@ -7,7 +7,7 @@ from datetime import timedelta
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from django_delayq import orders
+from django_delayq import actions
 from django_delayq.index import keys, web
 from django_delayq.models import Run, Schedule
 from django_delayq.recurrence import from_ms, to_ms
@@ -97,7 +97,7 @@ class People:
         self.advance_clock(1)
         if name in self.names:
             with self._web(seen):
-                orders.run_now(Schedule.objects.get(pk=self.names[name]))
+                actions.run_now(Schedule.objects.get(pk=self.names[name]))
 
     @contextmanager
     def _web(self, seen):

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.utils import timezone
 
-from django_delayq import conf, orders
+from django_delayq import actions, conf
 from django_delayq.exceptions import DelayQError, UnknownTask
 from django_delayq.models import Origin, Run, Schedule
 from django_delayq.testing import Runner
@@ -179,7 +179,7 @@ def test_pausing_editing_and_orders_take_effect_as_in_production(runner):
     schedule = hourly()
     runner.run_due(30 * MINUTE)
     schedule.pause("holidays")
-    run = orders.run_now(schedule)
+    run = actions.run_now(schedule)
     assert [(item.origin, item.status) for item in runner.run_due(2 * HOUR)] == [(Origin.MANUAL, "succeeded")]
     assert Run.objects.get(pk=run.pk).status == "succeeded"
     schedule.resume()

@@ -7,11 +7,11 @@ from typing import Any, assert_type
 from django.db.models import QuerySet
 
 from django_delayq import RunContext, isolated
+from django_delayq.actions import backfill, run_now
 from django_delayq.backend import DelayQBackend
 from django_delayq.calls import DelayQTask, JobContext, JobResult
 from django_delayq.exceptions import ResultTimeout, WaitRefused
 from django_delayq.models import Run, Schedule
-from django_delayq.orders import backfill, run_now
 from django_delayq.recurrence import Cron, Every, Once
 from django_delayq.testing import Runner, next_points
 

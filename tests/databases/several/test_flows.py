@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connections, transaction
 
-from django_delayq import orders, sync
+from django_delayq import actions, sync
 from django_delayq.models import Run, Schedule, Tombstone
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until, worker
 from tests.integration.mirroring import absent, mirrored, schedule, view
@@ -103,7 +103,7 @@ def test_the_sweeps_make_up_for_what_redis_has_missed(broker):
         patched.setattr("django_delayq.sync.fast._attempt", lambda *args: None)
         Schedule.objects.filter(name="a").update(cron="7 * * * *")
         Schedule.objects.get(name="b").delete()
-        orders.run_now(Schedule.objects.get(name="a"))
+        actions.run_now(Schedule.objects.get(name="a"))
     assert Tombstone.objects.exists()
     broker.swap_epochs([broker.shards()[0]], None, "test")
     assert sync.delta_sweep(broker)
@@ -132,7 +132,7 @@ def test_a_worker_process_never_asks_the_replica(broker):
     row = schedule("beat", kind="every", every=timedelta(seconds=1), cron="", missed="all", overlap="queue_all")
     with worker(environment=names_of_databases()) as process:
         wait_until(lambda: Run.objects.filter(status="succeeded").count() >= 2, 20, "two runs")
-        order = orders.run_now(row)
+        order = actions.run_now(row)
         wait_until(lambda: Run.objects.filter(pk=order.pk, status="succeeded").exists(), 20, "the order")
         schedule("later", kind="every", every=timedelta(seconds=1), cron="")
         wait_until(lambda: Run.objects.filter(schedule_name="later", status="succeeded").exists(), 20, "a new one")

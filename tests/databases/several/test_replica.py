@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq import orders
+from django_delayq import actions
 from django_delayq.models import Run, Schedule, ScheduleState
 from tests.integration.admin_pages import change_url, errors, fields
 from tests.integration.mirroring import schedule
@@ -55,6 +55,6 @@ def test_a_row_of_the_replica_can_be_read_by_name_and_its_edit_goes_to_the_prima
     lagging.pause("by a stale instance")
     assert not Schedule.objects.get().enabled
     assert Schedule.objects.using("replica").get().enabled
-    orders.run_now(lagging)
+    actions.run_now(lagging)
     run_burst()
     assert Run.objects.get().schedule_id == row.pk

@@ -3,7 +3,7 @@
 import pytest
 from django.db import DatabaseError, IntegrityError, OperationalError, transaction
 
-from django_delayq import ledger, orders
+from django_delayq import actions, ledger
 from django_delayq.models import Run, ScheduleState, Tombstone
 from tests.app import tasks
 from tests.integration.mirroring import schedule
@@ -19,11 +19,11 @@ def members(broker):
 def test_an_order_reaches_redis_with_the_commit(broker):
     row = schedule(cron=DAILY_CRON)
     with transaction.atomic(using="schedules"):
-        orders.run_now(row)
+        actions.run_now(row)
         assert members(broker) == 1, "the schedule alone"
     assert members(broker) == 2
     with pytest.raises(ZeroDivisionError), transaction.atomic(using="schedules"):
-        orders.run_now(row)
+        actions.run_now(row)
         1 / 0  # noqa: B018 - the transaction fails
     assert members(broker) == 2
 

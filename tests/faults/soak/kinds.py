@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, ExitStack
 
 from django.db import connection
 
+from django_delayq.actions import run_now
 from django_delayq.index.scripts import NAMES
 from django_delayq.models import Schedule
-from django_delayq.orders import run_now
 from tests.faults.harness import database
 
 from .arena import Arena

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.test import LiveServerTestCase, TestCase, TransactionTestCase
 from django.utils import timezone
 
-from django_delayq import orders
+from django_delayq import actions
 from django_delayq.calls import parse_id
 from django_delayq.calls.compat import task_backends
 from django_delayq.models import Run, Schedule
@@ -70,8 +70,8 @@ class CommittedTests(TransactionTestCase):
         row.pause("closed")
         row.resume()
         Schedule.objects.filter(pk=row.pk).update(every=2 * HOUR)
-        orders.run_now(row)
-        orders.backfill(row, timezone.now() - HOUR, timezone.now())
+        actions.run_now(row)
+        actions.backfill(row, timezone.now() - HOUR, timezone.now())
         self.assertTrue(Run.objects.exists())
         row.delete()
 
