@@ -14,8 +14,12 @@ class DelayQConfig(AppConfig):
 
     def ready(self) -> None:
         """Connect the signal receivers and the system checks."""
-        from . import checks, receivers, side_channels
+        from . import checks
+        from .calls import side_channels
+        from .periodic import declared
+        from .sync import receivers
 
         side_channels.guard_loggers()
         checks.connect()
         receivers.connect()
+        declared.connect()

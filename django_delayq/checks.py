@@ -26,7 +26,7 @@ from .models.fields import utcnow
 from .periodic import declared
 from .periodic.declared.sync import said
 from .recurrence import zone
-from .spelling import did_you_mean
+from .text import did_you_mean
 
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
 #: How long `check --deploy` waits for an answer of Redis.

@@ -205,7 +205,7 @@ def known_version() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def nothing_logged() -> None:
     """Have what is logged once in a process be logged once in a test."""
-    from django_delayq import side_channels
+    from django_delayq.calls import side_channels
 
     side_channels._logged.clear()
 

@@ -28,7 +28,7 @@ from ..ledger import chain
 from ..models import Definition, Origin, Run, Schedule, ScheduleQuerySet
 from ..models.kept import MOST_AT_ONCE
 from ..models.validators import read_key
-from ..plain import plain
+from ..text import plain
 from .base import BaseAdmin, View
 from .display import Html, status_badge, zone_of
 from .formfields import InstantField

@@ -16,7 +16,7 @@ from ..calls import parse_id
 from ..models import Run, Schedule, Status
 from ..models.fields import utcnow
 from ..monitoring import explain
-from ..plain import plain
+from ..text import plain
 from . import display, paging
 from .base import BaseAdmin, may_view
 

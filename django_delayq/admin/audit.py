@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy
 from ..models import Control, Run, Schedule
 from ..models.audit_entry import AuditEntry
 from ..models.primary import heirs
-from ..plain import plain
+from ..text import plain
 from . import display
 from .base import ReadOnlyAdmin, column, may_view
 from .events import instant_of, message_of

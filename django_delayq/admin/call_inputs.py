@@ -26,7 +26,7 @@ from django.utils.translation import gettext_lazy
 from ..calls import registry
 from ..calls.annotations import choices_of, find_misfit, hints_of, options_of, same, wanted
 from ..calls.compat import AnyTask
-from ..redaction import HIDDEN, looks_secret
+from ..text import HIDDEN, looks_secret
 from .display import pretty_json
 from .formfields import ArgumentsField, parse_json
 

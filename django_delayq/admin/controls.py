@@ -11,7 +11,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from .. import conf, controls
+from .. import actions, conf
 from ..calls import registry
 from ..models import Control
 from ..models.fields import utcnow
@@ -100,9 +100,9 @@ class ControlAdmin(BaseAdmin):
         """Let the chosen ones go on."""
         by, rows = request.user.get_username(), list(queryset)
         for row in rows:
-            controls.resume(**{row.kind: row.name}, by=by)
+            actions.resume(**{row.kind: row.name}, by=by)
             if row.most is not None:
-                controls.limit(row.name, None, by=by)
+                actions.limit(row.name, None, by=by)
             self.log_change(request, row, _("nothing is held back"))
         text = ngettext("%(count)d goes on.", "%(count)d go on.", len(rows))
         self.message_user(request, text % {"count": len(rows)})

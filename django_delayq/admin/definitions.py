@@ -11,8 +11,7 @@ from django.utils.translation import gettext as _
 
 from ..models import Definition, Run, Schedule
 from ..models.differences import FIELDS, RECURRENCE, SWITCH, Unit, Values, differing, from_json, values_of
-from ..plain import plain
-from ..redaction import redact_arguments
+from ..text import plain, redact_arguments
 from . import display
 from .durations import format_duration
 from .glance import recurrence_words

@@ -19,10 +19,9 @@ from ..calls.handover import REASON as REASON_HANDED_OVER
 from ..calls.history import bounded
 from ..exceptions import InvalidRecurrence
 from ..models import Output, Run, Schedule, Status
-from ..plain import plain
 from ..recurrence.point import known_ms
 from ..recurrence.zone import get_zone
-from ..redaction import redact_arguments, redact_text, secret_texts
+from ..text import plain, redact_arguments, redact_text, secret_texts
 from .durations import format_duration
 
 Html = SafeString | str

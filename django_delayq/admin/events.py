@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 from ..models import Control, Definition, Schedule
 from ..models.differences import SWITCH, Values, differing, from_json, values_of
 from ..models.primary import heirs
-from ..plain import plain
+from ..text import plain
 from . import definitions, display
 
 #: So many of the newest entries of a row are read; the log has no index by object.

@@ -10,8 +10,7 @@ from django.utils.translation import gettext as _
 from .. import ledger
 from ..models import Run, Schedule, Status
 from ..monitoring.failures import RunGroup
-from ..plain import plain
-from ..redaction import redact_text
+from ..text import plain, redact_text
 from . import charts, display
 from .base import BaseAdmin
 from .durations import format_duration

@@ -20,7 +20,7 @@ from ..models import Cancellation, Run, Schedule, Status
 from ..models.fields import utcnow
 from ..monitoring.status.redis_side import read_redis
 from ..monitoring.status.snapshot import RedisView
-from ..plain import plain
+from ..text import plain
 from . import display, facts
 from .base import BaseAdmin
 

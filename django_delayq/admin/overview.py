@@ -22,7 +22,7 @@ from ..models import Control, Overview
 from ..models.fields import utcnow
 from ..monitoring import minutes, status
 from ..monitoring.status.snapshot import MOST_READ, RedisView, Snapshot
-from ..plain import plain
+from ..text import plain
 from . import charts, display, facts, glance
 from .asking import AskPage
 from .base import ReadOnlyAdmin, may_view

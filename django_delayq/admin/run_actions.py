@@ -27,7 +27,7 @@ from ..models import Origin, Run, Status
 from ..models.fields import utcnow
 from ..models.kept import MOST_AT_ONCE
 from ..models.validators import read_key
-from ..plain import plain
+from ..text import plain
 from .actions import NAMES_SHOWN
 from .base import BaseAdmin
 

@@ -24,8 +24,7 @@ from ..calls.compat import task_backends
 from ..calls.handover import REASON as HANDED_OVER
 from ..models import Origin, Run, Schedule, Status, explain_wait
 from ..models.fields import utcnow
-from ..plain import plain
-from ..redaction import redact
+from ..text import plain, redact
 from ..worker.announcing import idempotency_key
 from . import display, paging
 from .base import ReadOnlyAdmin, column

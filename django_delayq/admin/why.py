@@ -14,8 +14,8 @@ from .. import ledger
 from ..models import Control, Run, Schedule
 from ..models.fields import utcnow
 from ..monitoring import explain
-from ..plain import plain
 from ..recurrence.zone import get_zone
+from ..text import plain
 from .actions import ScheduleActions
 from .display import Html, instant, status_badge, zone_of
 from .events import Event, read

@@ -18,13 +18,13 @@ from django.db import IntegrityError, connections, transaction
 from .. import conf, ledger, sync
 from ..calls import as_called, parse_id
 from ..calls.compat import AnyResult, TaskResultDoesNotExist, task_enqueued
+from ..calls.side_channels import send
 from ..exceptions import JobHeld, KeyTaken
 from ..index import Broker
 from ..ledger.rows import RunRow
 from ..models import Run, Status
 from ..models.fields import utcnow
 from ..recurrence import from_ms, to_ms
-from ..side_channels import send
 
 #: A job that is being cancelled or moved is put off by so long meanwhile.
 HOLD = timedelta(minutes=1)

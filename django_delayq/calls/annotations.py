@@ -22,7 +22,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from ..redaction import HIDDEN, looks_secret, redact
+from ..text import HIDDEN, looks_secret, redact
 
 #: So much is quoted of a list or an object.
 MOST_QUOTED = 100

@@ -28,7 +28,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, TextIO
 
-from ..side_channels import Guard
+from .side_channels import Guard
 
 #: So many characters more are kept than are wanted, for what the beginning of a text loses: see `Output.end`.
 MARGIN = 4096

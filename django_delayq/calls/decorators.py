@@ -14,7 +14,7 @@ from ..exceptions import InvalidRecurrence
 from ..models.validators import validate_json
 from ..recurrence import Cron, Every, Once, Policies, Recurrence, Windowed, parse_every
 from ..recurrence.zone import get_zone, instant_of
-from ..spelling import did_you_mean
+from ..text import did_you_mean
 from . import registry
 from .compat import AnyTask, is_task
 

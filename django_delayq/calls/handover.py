@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from django.core.exceptions import ImproperlyConfigured
 
 from ..exceptions import HandoverRefused
-from ..redaction import redact_text
-from ..spelling import did_you_mean
+from ..text import did_you_mean, redact_text
 from .compat import AnyTask, InvalidTask, task_backends
 
 #: The reason of a run whose task another backend has accepted.

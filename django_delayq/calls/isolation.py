@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, overload
 
-from ..setting_rules import MEMORY
+from ..conf.rules import MEMORY
 from .compat import AnyTask, InvalidTask, is_task
 
 T = TypeVar("T", bound=Callable[..., Any] | AnyTask)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from ..spelling import did_you_mean
+from ..text import did_you_mean
 from .compat import InvalidTaskBackend
 
 DAY_SECONDS = 86_400.0

@@ -17,8 +17,7 @@ from django.core.signals import setting_changed
 
 from .. import conf
 from ..exceptions import InvalidArguments, UnknownTask
-from ..redaction import redact_signature
-from ..spelling import did_you_mean
+from ..text import did_you_mean, redact_signature
 from .commands import COMMAND_TASK
 from .compat import AnyTask, is_task
 

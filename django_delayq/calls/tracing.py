@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .. import conf
-from ..side_channels import Guard
+from .side_channels import Guard
 
 #: What is carried: W3C's headers. Not `baggage`: nobody knows what a project puts there, and Redis would show it.
 PARENT, STATE = "traceparent", "tracestate"

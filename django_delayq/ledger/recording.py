@@ -40,12 +40,12 @@ from typing import Any, NamedTuple
 
 from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
 
+from ..calls.side_channels import note_failure
 from ..exceptions import InvalidRecurrence
 from ..models import Condition, Origin, Output, Run, Schedule, ScheduleState, Status
 from ..models.fields import utcnow
 from ..models.locks import locked
 from ..models.run import OPEN
-from ..side_channels import note_failure
 from . import chain
 from .attempts import attempts_of, keep_former
 from .bulk import database, reader, writer, writing

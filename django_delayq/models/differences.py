@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ..calls import registry
 from ..calls.decorators import Declared
-from ..redaction import redact_arguments
+from ..text import redact_arguments
 from . import Schedule
 from . import values as as_stored
 from .kept import SWITCH_FIELDS

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .. import setting_rules
 from ..calls.results import result_id
+from ..conf import rules
 from .cancellation import Cancellation
 from .fields import UTCDateTimeField, utcnow
 from .primary import PrimaryModel, PrimaryQuerySet
@@ -45,7 +45,7 @@ class Status(models.TextChoices):
 
 
 OPEN = frozenset(("queued", "running", "retrying"))
-OUTCOMES = frozenset(setting_rules.OUTCOMES)
+OUTCOMES = frozenset(rules.OUTCOMES)
 
 
 class RunQuerySet(PrimaryQuerySet["Run"]):
@@ -116,7 +116,7 @@ class Run(PrimaryModel):
     priority = models.SmallIntegerField(_("priority"), default=0, db_default=0)
     #: {"args": […], "kwargs": {…}}
     call = models.JSONField(_("arguments"), null=True)
-    #: What the call or its task says of attempts, timeout and callbacks (`calls/options.py`), and the trace of an order.
+    #: What the call or its task says of attempts, timeout and callbacks (`calls/options.py`); an order's trace.
     options = models.JSONField(null=True, editable=False)
     #: The hash of the unique key, as long as the job holds it.
     unique_key = models.CharField(max_length=32, null=True, editable=False)  # noqa: DJ001 - empty ones would collide

@@ -8,13 +8,13 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from .. import conf
+from ..conf.alerts import LONGEST
 from ..recurrence.policy import Recurring
 from ..recurrence.preview import PreviewPoint, preview
 from .definition import clean_definition, find_doubt
 from .fields import UTCDateTimeField, utcnow
 from .kept import SWITCH_FIELDS, Definition
 from .locks import lock_to_delete
-from .outgoing import LONGEST
 from .primary import PrimaryModel
 from .queryset import ScheduleQuerySet
 from .tombstone import Tombstone

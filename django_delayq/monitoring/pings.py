@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 
 from .. import conf
 from ..calls import tracing
+from ..conf.alerts import find_refusal
 from ..exceptions import DeliveryFailed
-from ..models.outgoing import find_refusal, post
+from .outgoing import post
 
 logger = logging.getLogger("django_delayq.worker")
 

@@ -10,13 +10,13 @@ from django.db import transaction
 from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
 
 from .. import conf, ledger
+from ..calls.side_channels import send
 from ..index import Definition
 from ..ledger import chain
 from ..ledger.rows import ScheduleRow, StateRow
 from ..models import Condition, Schedule, ScheduleState, Tombstone
 from ..models.versions import moved, next_generation
 from ..recurrence import to_ms, wake_at
-from ..side_channels import send
 from ..signals import schedule_parked
 from .digest import PastDjango, digest_of, edited_past_django, sum_of_waiting
 

@@ -15,24 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal
 
-from .. import ledger, side_channels
-from ..calls import Call, as_called, new_result
+from .. import ledger
+from ..calls import Call, as_called, new_result, side_channels
 from ..calls.compat import AnyResult, AnyTask, TaskError, TaskResultStatus, task_finished, task_started
 from ..calls.context import EXECUTING
 from ..calls.handover import REASON as REASON_HANDED_OVER
 from ..calls.history import from_json
 from ..calls.results import local
+from ..calls.side_channels import Guard
 from ..index.counters import MISSED, TOO_LATE, Counts
 from ..ledger import Outcome
 from ..ledger.rows import AnyRun, RunRow, ScheduleRow
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
 from ..monitoring import pings
-from ..plain import iso
 from ..recurrence import to_ms
-from ..redaction import redact_text
-from ..side_channels import Guard
 from ..signals import run_finished, run_skipped
+from ..text import iso, redact_text
 
 if TYPE_CHECKING:
     from .held import Held

@@ -57,8 +57,8 @@ from ..ledger.rows import ScheduleRow
 from ..models import Schedule, Status
 from ..models.run import OPEN
 from ..models.validators import find_unstorable, storable_json
-from ..redaction import redact_text, secret_texts
 from ..signals import run_finished, run_started
+from ..text import redact_text, secret_texts
 from .announcing import begin_job, close_job, end_job, idempotency_key, nothing, ping, running_job, send_signal
 from .held import Held, backoff_ms
 from .processes import isolated

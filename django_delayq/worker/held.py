@@ -21,6 +21,7 @@ from django.db import Error
 from ..calls import Call, tracing
 from ..calls.capture import Output
 from ..calls.compat import AnyTask
+from ..calls.side_channels import send
 from ..exceptions import BrokerError
 from ..index import Entry, Settlement, Shard
 from ..ledger import Outcome, chain, keep_former
@@ -28,7 +29,6 @@ from ..ledger.grouping import grouped
 from ..ledger.rows import RunRow, ScheduleRow
 from ..models import Status
 from ..recurrence import Skip, from_ms, to_ms
-from ..side_channels import send
 from ..signals import lease_lost
 from .announcing import close_job, labels_of
 

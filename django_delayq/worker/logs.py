@@ -27,14 +27,12 @@ from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
 from typing import Any, Final, Self
 
-from .. import side_channels
-from ..calls import tracing
+from ..calls import side_channels, tracing
 from ..calls.capture import current
 from ..calls.commands.process import LONGEST_LINE
 from ..calls.context import EXECUTING
-from ..plain import iso, plain
-from ..redaction import redact_text
-from ..side_channels import note_handler_failure
+from ..calls.side_channels import note_handler_failure
+from ..text import iso, plain, redact_text
 
 logger = logging.getLogger("django_delayq.worker")
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..calls import tracing
-from ..plain import iso
-from ..side_channels import Guard
+from ..calls.side_channels import Guard
+from ..text import iso
 from .held import Held
 
 PROCESS = "process"

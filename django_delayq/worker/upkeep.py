@@ -37,8 +37,8 @@ from ..exceptions import (
 )
 from ..index import Broker, Shard, probe
 from ..monitoring import alerts, minutes
-from ..redaction import redact_text
 from ..sync import pruning
+from ..text import redact_text
 from .trouble import Backoff, forget_frames, repair
 
 logger = logging.getLogger("django_delayq.worker")

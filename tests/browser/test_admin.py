@@ -9,7 +9,7 @@ import pytest
 from django.contrib.admin.utils import quote
 from django.urls import reverse
 
-from django_delayq import controls, sync
+from django_delayq import actions, sync
 from django_delayq.models import Run
 from django_delayq.models.fields import utcnow
 from django_delayq.monitoring import failures
@@ -66,7 +66,7 @@ def site(broker, live_server):
     said = tasks.say.using(run_after=timedelta(hours=1), max_attempts=3, unique_key="k", priority=5)
     job, died = row_of(said.enqueue("something", password="x")), make_job(7)
     make_job(status="running", worker="host:1")
-    held = controls.pause("mail", reason="the provider is down", by="ann")
+    held = actions.pause("mail", reason="the provider is down", by="ann")
     schedule, failed = rows[0].pk, Run.objects.filter(status="failed").first()
     digest = failures.digest_of("run", failed.task, failures.fingerprint(failed.reason))
     rows[0].cron, rows[0].task, rows[0].args, rows[0].changed_by = "30 9 * * 1-5", "tests.app.tasks.add", [17], "ann"
@@ -171,7 +171,7 @@ def test_the_overview_refreshes_itself_in_place(chromium, live_server, site):
     with page_of(chromium, live_server, "wide", "light") as (page, said):
         page.goto(live_server.url + site["overview"])
         assert "paused (the provider is down" in page.inner_text("#delayq-live")
-        controls.resume("mail")
+        actions.resume("mail")
         wait_until(lambda: "provider" not in page.inner_text("#delayq-live"), 30, "a refreshed page")
         assert not said
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from django_delayq import controls
+from django_delayq import actions
 from django_delayq.models import Run
 from tests.acceptance.support import lines, wait_until
 from tests.app import tasks
@@ -36,7 +36,7 @@ def test_f40_a_paused_queue_starts_nothing_whatever_becomes_of_workers_and_redis
             for _ in range(3)
         ]
         wait_until(lambda: len(starts(path)) > 20, 60, "executions")
-        controls.pause("default", reason="F40")
+        actions.pause("default", reason="F40")
         paused_at = time.time()
         workers[0].kill()
         time.sleep(FOLLOWED_SECONDS)
@@ -45,7 +45,7 @@ def test_f40_a_paused_queue_starts_nothing_whatever_becomes_of_workers_and_redis
         time.sleep(LEASE_SECONDS + 2)  # what the killed one held has come due meanwhile
         resumed_at = time.time()
         before = len(starts(path))
-        controls.resume("default")
+        actions.resume("default")
         wait_until(lambda: ended(number), 120, "all jobs")
     between = [at - paused_at for at in starts(path) if paused_at + FOLLOWED_SECONDS < at < resumed_at]
     assert not between
@@ -57,7 +57,7 @@ def test_f40_a_paused_queue_starts_nothing_whatever_becomes_of_workers_and_redis
 )
 def test_f40_a_limit_is_never_exceeded_whoever_is_killed(server, tmp_path, number, kills):
     path, most = tmp_path / "ran", 5
-    controls.limit("default", most)
+    actions.limit("default", most)
     tasks.note.enqueue_many(((str(path), f"n{n}", 0.03), {}) for n in range(number))
     killed = {}
     with ExitStack() as stack:

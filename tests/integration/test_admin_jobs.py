@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 
-from django_delayq import controls
+from django_delayq import actions
 from django_delayq.admin import paging, run_actions
 from django_delayq.calls import registry
 from django_delayq.exceptions import JobHeld
@@ -87,7 +87,7 @@ def test_what_is_late_says_so_and_why_it_waits(viewer):
     for queue in ("default", "mail"):
         make_job(status="queued", due_at=at, started_at=None, queue=queue, error="")
     assert text_of(viewer.get(RUNS)).count("overdue") == 2
-    controls.pause("mail", reason="smtp down", by="ann")
+    actions.pause("mail", reason="smtp down", by="ann")
     text = text_of(viewer.get(RUNS))
     assert text.count("overdue") == 1 and text.count("waits: queue mail is paused (smtp down) by ann") == 1
 

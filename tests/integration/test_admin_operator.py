@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_delayq import controls, sync
+from django_delayq import actions, sync
 from django_delayq.models import Cancellation, Control, Run, Schedule
 from django_delayq.models.fields import utcnow
 from tests.app import tasks
@@ -83,7 +83,7 @@ def test_a_page_asks_the_database_seldom_although_much_is_wrong(boss, alive, pag
         running(schedule, "gone:1", reclaims=2)
         not_run(schedule, utcnow() - MINUTE, "failed", reason=f"Error{number}: x", finished_at=utcnow())
     for queue in ("default", "mail"):
-        controls.pause(queue, reason="x", by="ann")
+        actions.pause(queue, reason="x", by="ann")
     Schedule._base_manager.filter(name="s3").update(task="app.gone")
     with CaptureQueriesContext(connection) as captured:
         assert boss.get(page).status_code == 200
@@ -109,7 +109,7 @@ def test_what_a_person_should_look_at_is_told_with_a_way_there(boss, alive):
     running(make(), "host:1", reclaims=2)
     running(make("once"), "host:1", reclaims=1)
     make_job()
-    row = controls.pause("mail", reason="no provider", by="ann")
+    row = actions.pause("mail", reason="no provider", by="ann")
     Control.objects.update(changed_at=utcnow() - timedelta(hours=3))
     page = boss.get(GLANCE)
     assert f'<a href="{NOW}">1 run keeps losing its worker</a>' in page.content.decode()
@@ -158,8 +158,8 @@ def test_what_waits_is_told_with_why(boss, alive):
     point = make_due(alive, make(cron=DAILY_CRON), timedelta(hours=2))
     assert point
     tasks.add.using(queue_name="mail").enqueue(1)
-    controls.pause("mail", reason="no provider", by="ann")
-    controls.limit("default", 3)
+    actions.pause("mail", reason="no provider", by="ann")
+    actions.limit("default", 3)
     beat(alive, "mail")
 
     def waits():
@@ -169,7 +169,7 @@ def test_what_waits_is_told_with_why(boss, alive):
     assert found["default"] == (1, 0, "No live worker serves it. Start one: manage.py delayq_worker")
     beat(alive, "default", "mail")
     assert "3 at a time" in waits()["default"][2]
-    controls.limit("default", None)
+    actions.limit("default", None)
     assert waits()["default"][2] == "Its workers are busy."
     assert "in 1 queue something waits" in text_of(boss.get(NOW)) or "in 2 queues" in text_of(boss.get(NOW))
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import translation
 
-from django_delayq import controls
+from django_delayq import actions
 from django_delayq.models import Control, Run, Schedule, ScheduleState
 from django_delayq.models.fields import utcnow
 from django_delayq.monitoring import explain
@@ -47,7 +47,7 @@ def late(broker, name="s", **values):
 
 def test_a_schedule_of_a_paused_queue_waits_in_the_same_words_everywhere(boss, well):
     schedule = late(well, queue="mail")
-    paused = controls.pause("mail", reason="smtp down", by="admin")
+    paused = actions.pause("mail", reason="smtp down", by="admin")
     shown = {
         "list": page(boss, LIST), "change": page(boss, change_url(schedule)), "overview": page(boss, GLANCE),
         "now": page(boss, NOW), "why": page(boss, f"{LIST}{schedule.pk}/why/"), "status": text(),
@@ -68,18 +68,18 @@ def test_a_schedule_of_a_paused_queue_waits_in_the_same_words_everywhere(boss, w
 
 def test_a_pause_of_its_task_is_named_and_one_of_another_queue_is_not(boss, well):
     schedule = late(well)
-    controls.pause("mail", reason="smtp down", by="admin")
+    actions.pause("mail", reason="smtp down", by="admin")
     change = page(boss, change_url(schedule))
     assert "waits:" not in change and "overdue" in change and "the workers keep up" not in page(boss, LIST)
-    controls.pause(task="tests.app.tasks.noop")
+    actions.pause(task="tests.app.tasks.noop")
     assert "waits: task tests.app.tasks.noop is paused" in page(boss, change_url(schedule))
     assert page(boss, LIST).count("waits: task tests.app.tasks.noop is paused") == 1
 
 
 def test_a_limit_and_a_pause_that_has_ended_are_no_pauses(boss, well):
     late(well, queue="mail")
-    controls.limit("mail", 1)
-    controls.pause("mail", until=utcnow() + timedelta(hours=1))
+    actions.limit("mail", 1)
+    actions.pause("mail", until=utcnow() + timedelta(hours=1))
     Control.objects.update(until=utcnow() - timedelta(seconds=1))
     assert "queue mail: 1 at a time" in page(boss, GLANCE)
     shown = boss.get(LIST).content.decode()
@@ -88,7 +88,7 @@ def test_a_limit_and_a_pause_that_has_ended_are_no_pauses(boss, well):
 
 def test_a_failing_schedule_that_waits_shows_both(boss, well):
     ScheduleState.objects.filter(schedule=late(well, queue="mail")).update(failing_streak=3)
-    controls.pause("mail", reason="smtp down", by="admin")
+    actions.pause("mail", reason="smtp down", by="admin")
     row = page(boss, LIST)
     assert "failing, 3 in a row" in row and WAITS in row
 
@@ -102,7 +102,7 @@ def test_without_a_worker_nothing_keeps_up(boss, broker):
 
 def test_a_limit_or_a_paused_schedule_leaves_the_line_as_it_is(boss, well):
     assert 'delayq-good">all is well' in boss.get(GLANCE).content.decode()
-    make(enabled=False), controls.limit("mail", 1)
+    make(enabled=False), actions.limit("mail", 1)
     assert 'delayq-quiet">the workers keep up' in boss.get(GLANCE).content.decode()
     assert 'delayq-good">the workers keep up' in boss.get(LIST).content.decode()
 
@@ -127,7 +127,7 @@ def test_without_redis_what_is_unknown_is_called_so_and_the_database_tells_the_r
     now, good = utcnow(), settings.CACHES
     schedule = make()
     Run.of(schedule, now, status="failed", claimed_at=now, finished_at=now).save()
-    make_job(), controls.pause("mail", reason="smtp down", by="admin")
+    make_job(), actions.pause("mail", reason="smtp down", by="admin")
     kill_redis(settings)
     shown, listed, running, told = page(boss, GLANCE), page(boss, LIST), page(boss, NOW), text()
     settings.CACHES = good

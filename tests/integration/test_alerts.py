@@ -18,14 +18,14 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, transaction
 
-from django_delayq import checks, conf, controls
+from django_delayq import actions, checks, conf
+from django_delayq.conf.alerts import find_refusal, parse
 from django_delayq.exceptions import DeliveryFailed
-from django_delayq.models import Alert, Origin, Run, Schedule, ScheduleState, outgoing
+from django_delayq.models import Alert, Origin, Run, Schedule, ScheduleState
 from django_delayq.models.fields import utcnow
-from django_delayq.models.outgoing import find_refusal, post
-from django_delayq.monitoring import alerts
+from django_delayq.monitoring import alerts, outgoing
 from django_delayq.monitoring.alerts import matters, sending
-from django_delayq.monitoring.alerts.settings import parse
+from django_delayq.monitoring.outgoing import post
 from django_delayq.monitoring.status.late import find_late
 from django_delayq.signals import alert_changed
 from tests import failpoints
@@ -587,12 +587,12 @@ def test_what_is_not_to_run_is_not_late(well):
     assert not is_late(), "the point was of a former definition"
     Schedule._base_manager.filter(pk=row.pk).update(effective_from=utcnow() - 10 * HOUR)
     assert is_late()
-    controls.pause("default")
+    actions.pause("default")
     assert not is_late()
-    controls.resume("default")
-    controls.pause(task=row.task)
+    actions.resume("default")
+    actions.pause(task=row.task)
     assert not is_late()
-    controls.resume(task=row.task)
+    actions.resume(task=row.task)
     ScheduleState.objects.update(condition="parked")
     assert not is_late()
 

@@ -7,7 +7,7 @@ from django.core.exceptions import ValidationError
 from django.core.management import CommandError
 from django.db import OperationalError
 
-from django_delayq import controls, ledger
+from django_delayq import actions, ledger
 from django_delayq.index import Definition
 from django_delayq.models import Control, Origin, Run, Schedule
 from django_delayq.models.fields import utcnow
@@ -87,13 +87,13 @@ def statuses():
 def test_nothing_of_a_paused_queue_runs_and_afterwards_everything(broker):
     make_due(broker, schedule(queue="mail"))
     make_due(broker, schedule("other"))
-    controls.pause("mail", reason="the provider is down")
+    actions.pause("mail", reason="the provider is down")
     result = tasks.noop.using(queue_name="mail").enqueue()
     run_burst()
     assert statuses() == [("other", "succeeded")]
     result.refresh()
     assert not result.is_finished
-    controls.resume("mail")
+    actions.resume("mail")
     run_burst()
     assert statuses() == [("other", "succeeded"), ("s", "succeeded")]
     result.refresh()
@@ -102,18 +102,18 @@ def test_nothing_of_a_paused_queue_runs_and_afterwards_everything(broker):
 
 def test_what_was_late_by_the_end_of_a_pause_follows_missed(broker):
     row = schedule(missed="skip", grace=timedelta(minutes=5))
-    controls.pause("default")
+    actions.pause("default")
     make_due(broker, row, timedelta(0))
     run_burst()
     assert statuses() == []
-    controls.resume("default")
+    actions.resume("default")
     run_burst()
     assert statuses() == [("s", "skipped")]
 
 
 def test_a_pause_ends_by_itself(broker):
     make_due(broker, schedule())
-    row = controls.pause("default", until=utcnow() + timedelta(hours=1))
+    row = actions.pause("default", until=utcnow() + timedelta(hours=1))
     run_burst()
     assert statuses() == []
     Control.objects.filter(pk=row.pk).update(until=utcnow())
@@ -126,7 +126,7 @@ def test_entries_of_a_paused_task_wait_and_the_others_of_the_queue_run(broker):
     make_due(broker, row)
     make_due(broker, schedule("adds", task="tests.app.tasks.add", kwargs={"a": 1}))
     held = tasks.noop.enqueue()
-    controls.pause(task="tests.app.tasks.noop")
+    actions.pause(task="tests.app.tasks.noop")
     run_burst()
     assert statuses() == [("adds", "succeeded")]
     held.refresh()
@@ -143,7 +143,7 @@ def test_what_waits_for_a_slot_is_handed_back_when_its_queue_is_paused(broker):
     worker.slots.capacity = lambda: 6 - worker.slots.waiting  # its threads have not started: all of it waits
     worker.round()
     assert worker.slots.waiting == 6
-    controls.pause("default")
+    actions.pause("default")
     worker.controls._read_at = 0.0  # it was half a second ago
     worker.round()
     assert worker.slots.waiting == 0
@@ -157,7 +157,7 @@ def test_what_waits_to_run_alone_is_handed_back_when_its_queue_is_paused(broker)
     (held,) = worker.slots.take_back()
     worker.dispatcher.isolation.add(held)
     worker.timers.put_off(held.shard, 60)  # nothing is about to be claimed
-    controls.pause("default")
+    actions.pause("default")
     worker.controls._read_at = 0.0
     worker.round()
     assert not worker.dispatcher.isolation.waiting
@@ -167,7 +167,7 @@ def test_what_waits_to_run_alone_is_handed_back_when_its_queue_is_paused(broker)
 
 def test_a_reply_that_is_missing_elsewhere_lets_nothing_of_a_paused_queue_start(broker):
     make_due(broker, schedule(queue="mail"))
-    controls.pause("mail")
+    actions.pause("mail")
     worker = Worker(WorkerOptions(queues=("default", "mail"), threads=2))
     (here,) = [shard for shard in worker.shards if shard.queue == "default"]
     worker.claims._unanswered.add(here)
@@ -184,7 +184,7 @@ def test_what_a_lost_reply_had_of_a_paused_queue_is_handed_back(broker):
     assert len(lost.entries) == 1
     worker.claims._request[shard] = 1
     worker.claims._unanswered.add(shard)
-    controls.pause("mail")
+    actions.pause("mail")
     worker.round()
     assert worker.slots.waiting == 0
     assert not leased(broker)
@@ -193,7 +193,7 @@ def test_what_a_lost_reply_had_of_a_paused_queue_is_handed_back(broker):
 def test_a_limited_queue_runs_no_more_at_a_time_and_all_in_the_end(broker):
     for number in range(9):
         make_due(broker, schedule(f"s{number}"))
-    controls.limit("default", 2)
+    actions.limit("default", 2)
     worker = Worker(WorkerOptions(queues=("default",), threads=8))
     worker.slots.start()
     seen = 0
@@ -209,19 +209,19 @@ def test_a_limited_queue_runs_no_more_at_a_time_and_all_in_the_end(broker):
 
 def test_a_limit_is_divided_among_shards(broker, settings):
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": {"default": 4, "mail": 1}}
-    controls.limit("default", 9)
+    actions.limit("default", 9)
     worker = Worker(WorkerOptions(queues=("default", "mail")))
     worker.controls.refresh()
     assert {worker.controls.most(shard) for shard in worker.shards if shard.queue == "default"} == {2}
     assert {worker.controls.most(shard) for shard in worker.shards if shard.queue == "mail"} == {None}
-    controls.limit("default", 1)
+    actions.limit("default", 1)
     worker.controls._read_at = 0.0
     worker.controls.refresh()
     assert {worker.controls.most(shard) for shard in worker.shards if shard.queue == "default"} == {1}
 
 
 def test_while_the_database_is_away_what_was_known_last_holds(broker, caplog):
-    controls.pause("mail")
+    actions.pause("mail")
     worker = Worker(WorkerOptions(queues=("mail",)))
     assert worker.controls.refresh()
 
@@ -242,10 +242,10 @@ def test_while_the_database_is_away_what_was_known_last_holds(broker, caplog):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: controls.pause("emial"), "There is no queue emial; there are: default, mail."),
-        (lambda: controls.pause(task="tests.app.tasks.nope"), "No installed app has a @task function"),
-        (lambda: controls.pause("mail", until=utcnow() - DAY), "That time has passed."),
-        (lambda: controls.limit("mail", -1), "Ensure this value is greater than or equal to 0."),
+        (lambda: actions.pause("emial"), "There is no queue emial; there are: default, mail."),
+        (lambda: actions.pause(task="tests.app.tasks.nope"), "No installed app has a @task function"),
+        (lambda: actions.pause("mail", until=utcnow() - DAY), "That time has passed."),
+        (lambda: actions.limit("mail", -1), "Ensure this value is greater than or equal to 0."),
     ],
 )
 def test_what_would_hold_nothing_back_is_refused(call, message):
@@ -256,16 +256,16 @@ def test_what_would_hold_nothing_back_is_refused(call, message):
 
 
 def test_neither_both_nor_none_can_be_named():
-    for call in (lambda: controls.pause(), lambda: controls.pause("mail", task="tests.app.tasks.noop")):
+    for call in (lambda: actions.pause(), lambda: actions.pause("mail", task="tests.app.tasks.noop")):
         with pytest.raises(TypeError, match="Name a queue or a task"):
             call()
 
 
 def test_a_limit_outlives_a_pause_and_is_one_row():
-    controls.limit("mail", 3, by="ann")
-    controls.pause("mail", reason="full disk", by="bob")
+    actions.limit("mail", 3, by="ann")
+    actions.pause("mail", reason="full disk", by="bob")
     assert Control.objects.get().standing == "paused (full disk) by bob, 3 at a time"
-    controls.resume("mail", by="ann")
+    actions.resume("mail", by="ann")
     assert Control.objects.get().standing == "3 at a time"
 
 
@@ -293,7 +293,7 @@ def test_status_and_explanation_tell_what_is_held_back(broker):
     row = schedule(queue="mail")
     make_due(broker, row, timedelta(hours=2))
     beat(broker)
-    controls.pause("mail", reason="full disk", by="bob")
+    actions.pause("mail", reason="full disk", by="bob")
     snapshot = status.look_quickly()
     problems = [problem.code for problem in status.judge(snapshot)]
     assert "overdue" not in problems
@@ -302,7 +302,7 @@ def test_status_and_explanation_tell_what_is_held_back(broker):
     assert (told["kind"], told["name"], told["paused"], told["reason"]) == ("queue", "mail", True, "full disk")
     lines = " ".join(explain.explain_state(row, utcnow()))
     assert "waits: queue mail is paused (full disk) by bob" in lines
-    controls.resume("mail")
+    actions.resume("mail")
     assert "overdue" in [problem.code for problem in status.judge(status.look_quickly())]
 
 

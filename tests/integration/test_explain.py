@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq import actions, controls
+from django_delayq import actions
 from django_delayq.calls import parse_id
 from django_delayq.models import Run, Schedule, ScheduleState
 from tests.app import tasks
@@ -279,9 +279,9 @@ def test_a_job_that_waits_is_told_with_what_it_waits_for(broker):
     ready = tasks.add.enqueue(2)
     assert "It starts at" not in told_of(ready)
     assert "as one of 1 in queue default, and no worker has claimed it." in told_of(ready)
-    controls.limit("default", 3, by="ann")
+    actions.limit("default", 3, by="ann")
     assert "queue default: 3 at a time." in told_of(ready)
-    controls.pause(queue="default", reason="smtp down")
+    actions.pause(queue="default", reason="smtp down")
     text = told_of(ready)
     assert "waits: queue default is paused (smtp down)" in text and "Does a worker run" not in text
     broker.purge()

@@ -291,7 +291,7 @@ def test_a_port_is_a_port(port):
 def test_a_port_that_is_taken_is_told():
     with Server("127.0.0.1", 0, {}) as http, pytest.raises(CommandError) as refused:
         call_command("delayq_worker", "--burst", "--metrics", str(http.port))
-    assert f"cannot listen on 127.0.0.1:{server.port}: Address already in use" in str(refused.value)
+    assert f"cannot listen on 127.0.0.1:{http.port}: Address already in use" in str(refused.value)
 
 
 def descriptors():

@@ -15,7 +15,7 @@ from tests.support import count_keys, said
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def sync(*options):
+def run_sync(*options):
     return said("delayq_sync", *options).splitlines()
 
 
@@ -111,15 +111,15 @@ def test_a_dry_run_compares_without_taking_the_prefix(broker):
 
 def test_sync_says_what_it_changed_and_then_that_nothing_is_left(broker):
     rows = [schedule(name) for name in ("a", "b", "c")]
-    sync()
+    run_sync()
     lose(broker, rows[0])
     set_due(broker, rows[1], "gen", 5)
-    lines = sync()
+    lines = run_sync()
     assert lines[0].startswith("a: added, next due ")
     assert lines[1] == "b: updated, an edit was not mirrored"
     assert lines[2:] == ["3 schedules checked, 2 changed."]
     assert all(mirrored(broker, row) for row in rows)
-    assert sync() == ["3 schedules checked, 0 changed."]
+    assert run_sync() == ["3 schedules checked, 0 changed."]
 
 
 def test_sync_sums_up_what_nobody_would_read_and_lists_it_where_asked_to(broker):
@@ -129,47 +129,47 @@ def test_sync_sums_up_what_nobody_would_read_and_lists_it_where_asked_to(broker)
     ScheduleState.objects.all().delete()
     Schedule._base_manager.update(synced_generation=0)
     before = list(Schedule.objects.values())
-    dry = sync("--dry-run")
+    dry = run_sync("--dry-run")
     assert (count_keys(broker), ScheduleState.objects.count(), list(Schedule.objects.values())) == (0, 0, before)
     assert dry == [*added[:20], "… and 5 more; -v 2 lists all.", "25 schedules checked, 25 would be changed."]
-    assert sync("-v", "2") == [*added, "25 schedules checked, 25 changed."]
+    assert run_sync("-v", "2") == [*added, "25 schedules checked, 25 changed."]
     assert all(mirrored(broker, row) for row in rows)
     assert None not in broker.epochs(broker.shards())
 
 
 def test_purge_removes_what_is_ours_and_says_how_much(broker):
     schedule()
-    sync()
+    run_sync()
     count = count_keys(broker)
     assert count > 3
-    assert sync("--purge") == [f"Removed {count} keys under the prefix {broker.config.prefix!r}."]
+    assert run_sync("--purge") == [f"Removed {count} keys under the prefix {broker.config.prefix!r}."]
     assert (count_keys(broker), Schedule.objects.count()) == (0, 1)
 
 
 def test_purge_lets_a_new_number_of_shards_in(broker, settings):
     row = schedule()
-    sync()
+    run_sync()
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 5}
     with pytest.raises(CommandError, match="SHARDS"):
-        sync()
-    sync("--purge")
-    sync()
+        run_sync()
+    run_sync("--purge")
+    run_sync()
     assert mirrored(Broker(timeout_seconds=5), row)
 
 
 def test_sync_of_a_foreign_prefix_is_one_line_that_says_what_to_do_and_adopt_does_it(foreign):
     with pytest.raises(CommandError, match="--adopt"):
-        sync()
+        run_sync()
     with pytest.raises(CommandError, match="--adopt"):
-        sync("--dry-run")
+        run_sync("--dry-run")
     assert foreign.stats(foreign.shards()[:1])[0].members == 1
     row = schedule()
-    sync("--adopt")
+    run_sync("--adopt")
     assert mirrored(foreign, row)
     assert None not in foreign.epochs(foreign.shards())
 
 
 def test_sync_without_redis_fails_with_one_line(dead_redis):
     with pytest.raises(CommandError) as caught:
-        sync()
+        run_sync()
     assert "Redis" in str(caught.value) and "\n" not in str(caught.value)

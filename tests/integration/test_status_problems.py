@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.management import call_command
 
-from django_delayq import actions, controls, sync
+from django_delayq import actions, sync
 from django_delayq.index import Broker, Definition, MinuteCounts
 from django_delayq.index.counters import MISSED
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
@@ -235,9 +235,9 @@ def test_what_fell_due_while_its_own_queue_or_task_was_paused_is_no_overload(wel
     worker = Worker(WorkerOptions(queues=("default",), burst=True))
     worker.trip.counted.since = datetime.min.replace(tzinfo=UTC)
     make_due(well, schedule("s", kind="every", cron="", every=timedelta(seconds=2)), timedelta(seconds=80))
-    controls.pause(**paused)
+    actions.pause(**paused)
     worker.controls.refresh()
-    controls.resume(**paused)
+    actions.resume(**paused)
     worker.controls._read_at = 0.0
     worker.run()
     found = minutes.read_counts(datetime.now(UTC) - timedelta(hours=1), broker=well)[POINTS]

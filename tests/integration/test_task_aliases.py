@@ -10,7 +10,7 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq import controls, ledger, sync
+from django_delayq import actions, ledger, sync
 from django_delayq.calls import registry
 from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task, task_backends
 from django_delayq.exceptions import UnknownTask
@@ -93,7 +93,7 @@ def test_an_alias_opens_nothing_that_is_no_registered_task(alias):
 def test_a_pause_of_either_name_holds_back_both(alias, broker):
     first, second = make("old", task=OLD, args=[1]), make("new", task=NEW, args=[2])
     make_due(broker, first), make_due(broker, second)
-    controls.pause(task=OLD)
+    actions.pause(task=OLD)
     assert set(ledger.read_held_back().tasks) == {NEW}
     for row in Control.objects.all():
         assert row.concerns("default", OLD) and row.concerns("default", NEW)

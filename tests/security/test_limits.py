@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 from django.core.exceptions import ValidationError
 
-from django_delayq import actions, conf
+from django_delayq import actions as orders
+from django_delayq import conf
 from django_delayq.admin import RunAdmin, ScheduleAdmin, actions, display, formfields, paging, upcoming
 from django_delayq.calls import registry
 from django_delayq.calls.compat import TaskResultStatus
@@ -35,7 +36,7 @@ NUMBERS = [
     ("result", [conf.Config().max_result_bytes // 1024]),
     ("error", [calling.MAX_ERROR_CHARS, calling.MAX_TITLE_CHARS]),
     ("retries", [held.MAX_BACKOFF // timedelta(hours=1)]),
-    ("backfill", [actions.LIMIT, actions.MOST_LOOKED_AT, actions.POINTS_SHOWN]),
+    ("backfill", [orders.LIMIT, orders.MOST_LOOKED_AT, actions.POINTS_SHOWN]),
     ("preview", [upcoming.SHOWN, delayq_explain.MOST_SHOWN]),
     ("lists", [ScheduleAdmin.list_per_page, RunAdmin.list_per_page, paging.MOST_COUNTED, actions.NAMES_SHOWN]),
     ("“show all”", [ScheduleAdmin.list_max_show_all]),
@@ -90,7 +91,7 @@ def furious() -> None:
 def test_results_and_errors_are_cut_before_they_are_stored(broker, monkeypatch, made):
     known(monkeypatch, made)
     row = schedule(task=made.module_path)
-    actions.run_now(row)
+    orders.run_now(row)
     run_burst()
     run = Run.objects.get()
     assert len(json.dumps(run.result)) < 1000
@@ -102,7 +103,7 @@ def test_results_and_errors_are_cut_before_they_are_stored(broker, monkeypatch, 
 def test_a_result_may_be_as_large_as_the_setting_says(broker, settings, monkeypatch):
     settings.DELAYQ = {**settings.DELAYQ, "MAX_RESULT_BYTES": 10_000_002}
     known(monkeypatch, enormous)
-    actions.run_now(schedule(task=enormous.module_path))
+    orders.run_now(schedule(task=enormous.module_path))
     result = enormous.enqueue()
     run_burst()
     result.refresh()

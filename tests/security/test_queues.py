@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from django_delayq import sync
+from django_delayq import actions, sync
 from django_delayq.calls import parse_id
 from django_delayq.index import Broker, Shard, keys
 from django_delayq.models import Run, Schedule
@@ -64,7 +64,7 @@ class Members:
         other = schedule("order", task="tests.app.tasks.add", args=[KINDS.index("run")], enabled=False)
         self.names = {
             "schedule": f"s{row.pk}",
-            "run": f"r{orders.run_now(other).pk}",
+            "run": f"r{actions.run_now(other).pk}",
             "job": f"j{parse_id(tasks.add.enqueue(KINDS.index('job')).id)[0]}",
         }
         tasks.CALLS.clear()

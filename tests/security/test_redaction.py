@@ -16,13 +16,14 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.test import override_settings
 
-from django_delayq import actions, conf, redaction
+from django_delayq import actions, conf
+from django_delayq import text as texts_of_people
 from django_delayq.calls import registry
 from django_delayq.calls.compat import task as make_task
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.index import Broker
 from django_delayq.models import Run, Schedule
-from django_delayq.redaction import (
+from django_delayq.text import (
     HIDDEN,
     SECRET_PAIRS,
     SECRET_WORDS,
@@ -182,7 +183,7 @@ def test_thousands_of_secrets_are_found_in_one_pass():
 
 
 def test_what_is_beyond_the_bound_of_a_search_is_hidden(monkeypatch):
-    monkeypatch.setattr(redaction, "MOST_COMPARED", 1_000)
+    monkeypatch.setattr(texts_of_people, "MOST_COMPARED", 1_000)
     secrets = ["a" * count + "b" for count in range(4, 200)]
     assert redact_text("well " + "a" * 300 + "b", [*secrets, "a" * 9]) == f"well {HIDDEN}"
 

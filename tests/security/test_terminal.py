@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from django_delayq.models import Schedule, ScheduleState
-from django_delayq.plain import plain
+from django_delayq.text import plain
 from django_delayq.worker.logs import JsonFormatter, LineFormatter
 from tests.acceptance.support import PATIENCE_SECONDS, ROOT, command_environment
 from tests.integration.admin_pages import LIST

@@ -5,9 +5,9 @@ import logging
 import pytest
 from django.dispatch import Signal
 
-from django_delayq import side_channels
+from django_delayq.calls import side_channels
+from django_delayq.calls.side_channels import Guard, send
 from django_delayq.exceptions import TaskTimeout
-from django_delayq.side_channels import Guard, send
 
 
 class Hostile(Exception):

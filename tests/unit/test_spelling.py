@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_delayq.spelling import did_you_mean
+from django_delayq.text import did_you_mean
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from ... import conf
 from ...exceptions import InvalidArguments
-from ...spelling import did_you_mean
+from ...text import did_you_mean
 
 #: Options of every command that would choose what is imported.
 _CHOOSE_CODE = ("--settings", "--pythonpath")

@@ -9,11 +9,11 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 from django.utils import timezone
 
-from django_delayq import controls, ledger
+from django_delayq import actions, ledger
 from django_delayq.exceptions import DelayQError
 from django_delayq.models.fields import utcnow
 from django_delayq.monitoring import explain
-from django_delayq.plain import plain
+from django_delayq.text import plain
 
 
 class Command(BaseCommand):
@@ -55,14 +55,14 @@ class Command(BaseCommand):
             most = options["most"]
             if most != "none" and not (most.isascii() and most.isdecimal() and len(most) <= 9):
                 raise ValueError(f"{most!r} is no limit: write a whole number, or none.")
-            return controls.limit(name, None if most == "none" else int(most), by=by)
+            return actions.limit(name, None if most == "none" else int(most), by=by)
         named = {"task": name} if options["task"] else {"queue": name}
         if options["word"] == "resume":
-            return controls.resume(**named, by=by)
+            return actions.resume(**named, by=by)
         until = options["until"]
         if until is not None:
             until = explain.parse_moment(until, timezone.get_current_timezone_name(), utcnow()).first
-        return controls.pause(**named, reason=options["reason"], until=until, by=by)
+        return actions.pause(**named, reason=options["reason"], until=until, by=by)
 
 
 def _whoever() -> str:

@@ -11,8 +11,8 @@ from django_delayq.models import Run, Schedule
 from django_delayq.models.fields import utcnow
 from django_delayq.models.validators import is_storable
 from django_delayq.monitoring import explain
-from django_delayq.plain import plain
 from django_delayq.recurrence.zone import get_zone
+from django_delayq.text import plain
 
 MOST_SHOWN = 1000
 #: Names that a misspelt one is compared with at most.

@@ -18,8 +18,7 @@ from django_delayq.management.progress import Progress
 from django_delayq.models.differences import RECURRENCE, shown, to_json
 from django_delayq.periodic import importing
 from django_delayq.periodic.importing.secrets import hide_secrets, hide_words
-from django_delayq.plain import iso, plain
-from django_delayq.redaction import redact_arguments
+from django_delayq.text import iso, plain, redact_arguments
 
 #: What an action is called, before and after it is done.
 WORDS = {"create": ("would be created", "created"), "update": ("would be updated", "updated")}

@@ -1,4 +1,4 @@
-"""`manage.py delayq_isolated`: the process of one isolated task. Workers start it; see `worker/processes/isolated.py`."""
+"""`manage.py delayq_isolated`: the process of one isolated task. See `worker/processes/isolated.py`."""
 
 import os
 from argparse import ArgumentParser

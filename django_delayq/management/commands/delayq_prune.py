@@ -14,8 +14,8 @@ from django_delayq import ledger
 from django_delayq.exceptions import DelayQError
 from django_delayq.management.progress import Progress
 from django_delayq.models.fields import utcnow
-from django_delayq.plain import plain
 from django_delayq.sync import pruning
+from django_delayq.text import plain
 
 
 class Command(BaseCommand):

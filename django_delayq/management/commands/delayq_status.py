@@ -12,8 +12,7 @@ from django.db import Error
 
 from django_delayq import conf
 from django_delayq.monitoring import alerts, status
-from django_delayq.plain import plain
-from django_delayq.redaction import redact_text
+from django_delayq.text import plain, redact_text
 
 
 class Command(BaseCommand):

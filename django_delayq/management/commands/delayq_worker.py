@@ -18,10 +18,10 @@ from django_delayq import conf, ledger
 from django_delayq.calls import registry
 from django_delayq.calls.capture import listening
 from django_delayq.calls.compat import task
+from django_delayq.calls.side_channels import note_handler_failure
 from django_delayq.exceptions import DelayQError, OutdatedRelease
 from django_delayq.ledger import sqlite
 from django_delayq.monitoring import metrics
-from django_delayq.side_channels import note_handler_failure
 from django_delayq.worker import http
 from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter, LogQueue
 from django_delayq.worker.loop import Worker

@@ -28,13 +28,13 @@ from django.utils.translation import gettext as _
 
 from ... import conf, ledger
 from ...calls.compat import mail_connection
+from ...conf.alerts import AlertSettings, secret_bytes
 from ...exceptions import DeliveryFailed
 from ...models import Alert
 from ...models.fields import utcnow
-from ...models.outgoing import post
-from ...plain import iso
+from ...text import iso
+from ..outgoing import post
 from ..status import Snapshot
-from .settings import AlertSettings, secret_bytes
 from .states import find_jobs
 
 logger = logging.getLogger("django_delayq.worker")

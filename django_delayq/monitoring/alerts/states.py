@@ -18,11 +18,11 @@ from django.db import transaction
 from ... import conf, ledger
 from ...calls import registry
 from ...calls.call import alias_for
+from ...calls.side_channels import send
+from ...conf.alerts import AlertSettings
 from ...models import Alert
-from ...side_channels import send
 from ...signals import alert_changed
 from .matters import Matter
-from .settings import AlertSettings
 
 #: Rows of what has recovered stay for so long.
 DAYS_KEPT = 90

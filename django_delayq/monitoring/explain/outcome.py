@@ -7,7 +7,7 @@ from django.utils.translation import gettext_noop, ngettext
 
 from ...calls.handover import REASON as REASON_HANDED_OVER
 from ...models import Origin, Run, Status
-from ...redaction import redact_text
+from ...text import redact_text
 
 #: Why a run is not succeeded and what to change, by its status, or by status and reason.
 WHY: dict[Status | tuple[Status, str], str] = {

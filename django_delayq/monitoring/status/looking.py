@@ -17,7 +17,7 @@ from ...index import Broker
 from ...index.web import ask
 from ...models import Control, Schedule
 from ...models.fields import utcnow
-from ...redaction import redact_text
+from ...text import redact_text
 from .. import minutes
 from .database_side import compare, count_all, find_unknown, reach_database
 from .late import name_late

@@ -10,7 +10,25 @@ During a deploy old and new code run side by side; if each wrote what it declare
 with every start of a process, and every change of a recurrence begins it anew.
 """
 
+from typing import Any
+
+from django.apps import apps
+from django.db.models.signals import post_migrate
+
+from ... import conf
 from .collect import collect
 from .sync import sync, sync_after_migrate
 
-__all__ = ["collect", "sync", "sync_after_migrate"]
+__all__ = ["collect", "connect", "sync", "sync_after_migrate"]
+
+
+def connect() -> None:
+    """Have `migrate` sync, where SYNC_AFTER_MIGRATE asks for it."""
+    app = apps.get_app_config("django_delayq")
+    post_migrate.connect(_migrated, sender=app, dispatch_uid="django_delayq.migrated")
+
+
+def _migrated(using: str, verbosity: int, stdout: Any = None, **kwargs: Any) -> None:
+    if conf.get_config().sync_after_migrate and conf.mirrors():
+        say = stdout.write if stdout is not None and verbosity else lambda line: None
+        sync_after_migrate(using, say=say)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ...redaction import HIDDEN, looks_secret, redact_text
+from ...text import HIDDEN, looks_secret, redact_text
 
 #: A word of a command line, also where Python or JSON quotes the line once more.
 _WORD = r"""(?P<value>(?:\\?"[^"]*"|\\?'[^']*'|[^\s'"\\]|\\.)(?:"[^"\s]*"|'[^'\s]*'|[^\s'"\\]|\\.)*)"""

@@ -3,8 +3,8 @@
 Note [A fresh interpreter for each]
 Each execution has a process of its own that executes nothing else, before or after: whatever a task leaks, forks,
 changes or breaks ends with it. The process is started as `manage.py` is, not forked from the worker, whose threads
-and connections must not be copied; see `calls/commands/process.py`, Note [The guard]. Its start takes long, so the time of
-the task counts from when it is ready.
+and connections must not be copied; see `calls/commands/process.py`, Note [The guard]. Its start takes long, so the time
+of the task counts from when it is ready.
 
 Note [What it says]
 By a socket it says an empty line once it is ready, and one line of JSON at its end. The worker says one line, the

@@ -24,8 +24,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_noop
 
-from . import setting_rules as rules
-from .monitoring.alerts import settings
+from . import rules
+from .alerts import AlertSettings
+from .alerts import parse as parse_alerts
 
 logger = logging.getLogger("django_delayq")
 
@@ -92,7 +93,7 @@ class Config:
     commands: tuple[str, ...] = _setting((), rules.COMMANDS)
     command_memory_mb: int | None = _setting(None, rules.MEMORY)
     #: None: nobody looks, nobody is told, and nothing is pinged.
-    alerts: settings.AlertSettings | None = None
+    alerts: AlertSettings | None = None
 
     def days_kept(self, outcome: str) -> int | None:
         """Return for how many days runs of this outcome are kept; None for ever."""
@@ -219,7 +220,7 @@ def _load() -> Config:
 def _read(item: "Field[Any]", value: Any) -> Any:
     key = item.name.upper()
     if key == "ALERTS":
-        return None if value is None else settings.parse(value)
+        return None if value is None else parse_alerts(value)
     rule: rules.Rule = item.metadata["rule"]
     if key == "SHARDS" and isinstance(value, Mapping):
         for queue, count in value.items():

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
 
-from .redaction import HIDDEN, looks_secret, redact_text
-from .spelling import did_you_mean
+from ..text import HIDDEN, did_you_mean, looks_secret, redact_text
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

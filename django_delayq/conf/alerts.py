@@ -2,18 +2,21 @@
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ...models.outgoing import find_refusal
-from ...redaction import HIDDEN, looks_secret
-from ...setting_rules import BOOLEAN, Rule, number, read_all, text, texts
+from ..text import HIDDEN, did_you_mean, looks_secret
+from .rules import BOOLEAN, Rule, number, read_all, text, texts
 
 _PREFIX = "whsec_"
+#: Without TLS only to these: what is sent there does not leave the machine.
+LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
+LONGEST = 500
 
 
 def _is_secret(value: Any) -> bool:
@@ -40,6 +43,34 @@ _HOSTS = texts(re.compile(r"[a-z0-9.-]+(:\d{1,5})?|\[::1\](:\d{1,5})?"), "")
 
 def _value(default: Any, rule: Rule, **options: Any) -> Any:
     return field(default=default, metadata={"rule": rule}, **options)
+
+
+def _is_plain(url: str) -> bool:
+    return url.isascii() and url.isprintable() and " " not in url and len(url) <= LONGEST
+
+
+def find_refusal(url: str, hosts: Collection[str]) -> str:
+    """Return why nothing is sent to this address, '' where it is; tells the host, never the rest of the address."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return "This is no address."
+    if not host or not _is_plain(url):
+        return f"This is no address such as https://example.com/path, of at most {LONGEST} plain characters."
+    if "@" in parts.netloc or parts.fragment:
+        return "An address has no user name, password or fragment here."
+    listed = parts.netloc.lower()
+    if listed not in hosts:
+        known = ", ".join(hosts) or "nothing"
+        return (
+            f"DELAYQ['ALERTS']['HOSTS'] does not list {listed!r}.{did_you_mean(listed, hosts)} It lists {known}. "
+            "A host is written with its port where the address has one."
+        )
+    if parts.scheme != "https" and not (parts.scheme == "http" and host in LOCAL):
+        where = host if port is None else f"{host}:{port}"
+        return f"The address of {where} must begin with https://; only that of this machine may begin with http://."
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

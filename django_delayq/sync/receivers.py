@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from django.apps import apps
-from django.db.models.signals import post_delete, post_migrate, post_save, pre_save
+from django.db.models.signals import post_delete, post_save, pre_save
 
-from . import conf, sync
-from .models import Schedule, ScheduleQuerySet, Tombstone
-from .models.primary import heirs
-from .periodic import declared
-from .signals import definitions_changed, definitions_deleted
+from .. import conf, sync
+from ..models import Schedule, ScheduleQuerySet, Tombstone
+from ..models.primary import heirs
+from ..signals import definitions_changed, definitions_deleted
 
 
 def connect() -> None:
@@ -22,8 +20,6 @@ def connect() -> None:
             post_delete.connect(_deleted, sender=model, dispatch_uid="django_delayq.deleted")
     definitions_changed.connect(_changed, sender=Schedule, dispatch_uid="django_delayq.changed")
     definitions_deleted.connect(_bulk_deleted, dispatch_uid="django_delayq.bulk_deleted")
-    app = apps.get_app_config("django_delayq")
-    post_migrate.connect(_migrated, sender=app, dispatch_uid="django_delayq.migrated")
 
 
 def _loaded_raw(instance: Schedule, raw: bool, using: str, **kwargs: Any) -> None:
@@ -55,9 +51,3 @@ def _bulk_deleted(entries: Sequence[tuple[int, str, int]], using: str, **kwargs:
     if entries and conf.get_config().mirror:
         Tombstone.add(entries, using=using)
         sync.sweep_after_commit(len(entries), using=using)
-
-
-def _migrated(using: str, verbosity: int, stdout: Any = None, **kwargs: Any) -> None:
-    if conf.get_config().sync_after_migrate and conf.mirrors():
-        say = stdout.write if stdout is not None and verbosity else lambda line: None
-        declared.sync_after_migrate(using, say=say)

@@ -1,4 +1,4 @@
-"""What is hidden where people look: values whose names look secret, and credentials in texts. Pure; knows no model.
+"""Texts for people: secrets are hidden, control characters are written out, unknown names get a suggestion. Pure.
 
 Note [What is redacted]
 Only what is *shown* is redacted: logs, errors before they are stored, pages and commands. The database keeps arguments
@@ -11,11 +11,15 @@ shown by mistake costs a password.
 import inspect
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from difflib import get_close_matches
 from itertools import pairwise, zip_longest
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+#: Control characters, separators of lines, what turns the direction of writing, and bytes that are no text.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 #: What stands for a hidden value.
 HIDDEN = "********"
 #: A name with one of these words is secret.
@@ -200,3 +204,33 @@ def _hide_pairs(text: str) -> str:
             parts.append(f"{text[done : found.end()]}{around}{HIDDEN}{around}")
             done = value.end()
     return "".join(parts) + text[done:]
+
+
+def plain(text: str, *, keep: str = "") -> str:
+    """Return a text in which these characters, but those to `keep`, are written like `\\u001b`, as JSON has it.
+
+    So nothing in it moves a cursor, forges a line, or cannot be encoded.
+    """
+    if text.isprintable():  # as nearly all are: that is seen in a tenth of the time
+        return text
+    return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else f"\\u{ord(found[0]):04x}", text)
+
+
+def iso(instant: datetime) -> str:
+    """Return an instant in ISO 8601, in UTC to the ms."""
+    return instant.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a sentence that names the nearest of these, with a space before it; '' where none is near.
+
+    Of dotted paths the last parts must be similar too: two functions of one module share most of their paths.
+    """
+    names = list(known)
+    ends = get_close_matches(_end(name), {_end(each) for each in names}, n=max(1, len(names)))
+    near = get_close_matches(name, [each for each in names if _end(each) in ends], n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _end(path: str) -> str:
+    return path.rpartition(".")[2]

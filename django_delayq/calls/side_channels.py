@@ -19,7 +19,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 from django.dispatch import Signal
 
-from .redaction import redact_text
+from ..text import redact_text
 
 #: The loggers of this package: what their handlers raise reaches no caller.
 LOGGERS = ("django_delayq", *(f"django_delayq.{name}" for name in ("declared", "mirror", "worker")))

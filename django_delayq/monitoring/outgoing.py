@@ -15,12 +15,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
+from ..conf.alerts import find_refusal
 from ..exceptions import DeliveryFailed
-from ..spelling import did_you_mean
-
-#: Without TLS only to these: what is sent there does not leave the machine.
-LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
-LONGEST = 500
 
 
 class _Unredirected(HTTPRedirectHandler):
@@ -105,34 +101,6 @@ class _HTTPS(_Bounded, HTTPSHandler):  # type: ignore[misc]
 
 
 _open = build_opener(_Unredirected, _HTTP, _HTTPS).open
-
-
-def _is_plain(url: str) -> bool:
-    return url.isascii() and url.isprintable() and " " not in url and len(url) <= LONGEST
-
-
-def find_refusal(url: str, hosts: Collection[str]) -> str:
-    """Return why nothing is sent to this address, '' where it is; tells the host, never the rest of the address."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return "This is no address."
-    if not host or not _is_plain(url):
-        return f"This is no address such as https://example.com/path, of at most {LONGEST} plain characters."
-    if "@" in parts.netloc or parts.fragment:
-        return "An address has no user name, password or fragment here."
-    listed = parts.netloc.lower()
-    if listed not in hosts:
-        known = ", ".join(hosts) or "nothing"
-        return (
-            f"DELAYQ['ALERTS']['HOSTS'] does not list {listed!r}.{did_you_mean(listed, hosts)} It lists {known}. "
-            "A host is written with its port where the address has one."
-        )
-    if parts.scheme != "https" and not (parts.scheme == "http" and host in LOCAL):
-        where = host if port is None else f"{host}:{port}"
-        return f"The address of {where} must begin with https://; only that of this machine may begin with http://."
-    return ""
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], *, hosts: Collection[str], timeout_seconds: float) -> None:

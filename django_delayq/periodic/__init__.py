@@ -1,0 +1,1 @@
+"""Schedules from elsewhere than the admin: those that the code declares, and those of other schedulers' files."""
