@@ -23,11 +23,11 @@ from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
 from .. import actions, ledger
 from ..actions import BACKFILLED, PRUNED, UNDECIDED, Candidate
+from ..calls.validators import read_key
 from ..exceptions import InvalidBackfill, InvalidRecurrence
 from ..ledger import chain
 from ..models import Definition, Origin, Run, Schedule, ScheduleQuerySet
 from ..models.kept import MOST_AT_ONCE
-from ..models.validators import read_key
 from ..text import plain
 from .base import BaseAdmin, View
 from .display import Html, status_badge, zone_of

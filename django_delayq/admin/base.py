@@ -17,7 +17,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
-from ..models.validators import is_storable
+from ..calls.validators import is_storable
 from .formfields import WholeNumberField
 
 View = Callable[..., HttpResponse]

@@ -11,8 +11,8 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from .. import conf, ledger
+from ..calls.validators import read_key
 from ..models import Origin, Run, Schedule, Status
-from ..models.validators import read_key
 from ..monitoring.status.snapshot import MOST_UNKNOWN
 
 #: More queues, tasks or tags than these are not offered.

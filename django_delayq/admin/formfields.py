@@ -20,9 +20,9 @@ from django.utils.translation import gettext_lazy
 
 from .. import conf
 from ..calls import handover, registry
+from ..calls.validators import MAX_ARGUMENT_BYTES, validate_json
 from ..exceptions import InvalidArguments, InvalidRecurrence
 from ..models import read_tags
-from ..models.validators import MAX_ARGUMENT_BYTES, validate_json
 from ..recurrence.zone import instant_of
 from .display import pretty_json
 from .durations import format_duration, parse_duration

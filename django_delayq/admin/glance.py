@@ -19,8 +19,8 @@ from django.utils.translation import gettext as _
 from .. import conf, ledger, sync
 from ..calls import handover, registry
 from ..exceptions import BrokerError, InvalidRecurrence
+from ..index.keys import grouped
 from ..ledger import chain
-from ..ledger.grouping import grouped
 from ..models import Condition, Control, Schedule, ScheduleState, Tag, explain_wait
 from ..models.fields import utcnow
 from ..monitoring import status

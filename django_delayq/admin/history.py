@@ -10,9 +10,9 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ..calls.validators import read_key
 from ..models import Definition, Schedule
 from ..models.differences import SWITCH, from_json, values_of
-from ..models.validators import read_key
 from . import definitions
 from .actions import ScheduleActions
 from .events import read

@@ -22,11 +22,11 @@ from .. import ledger
 from ..backend import store
 from ..calls import Options
 from ..calls.call import backend_of
+from ..calls.validators import read_key
 from ..exceptions import BrokerError, ForeignLayout, JobHeld, KeyTaken, UnknownTask
 from ..models import Origin, Run, Status
 from ..models.fields import utcnow
 from ..models.kept import MOST_AT_ONCE
-from ..models.validators import read_key
 from ..text import plain
 from .actions import NAMES_SHOWN
 from .base import BaseAdmin

@@ -14,8 +14,8 @@ from ..calls.callbacks import callbacks_of
 from ..calls.compat import AnyTask, InvalidTask, TaskResultStatus
 from ..calls.results import JobResult, key_hash, local, new_tokens
 from ..calls.task import retries_of, unique_key_of
+from ..calls.validators import validate_call
 from ..models.fields import utcnow
-from ..models.validators import validate_call
 from ..recurrence import from_ms, to_ms
 
 if TYPE_CHECKING:

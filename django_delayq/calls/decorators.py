@@ -11,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from ..exceptions import InvalidRecurrence
-from ..models.validators import validate_json
 from ..recurrence import Cron, Every, Once, Policies, Recurrence, Windowed, parse_every
 from ..recurrence.zone import get_zone, instant_of
 from ..text import did_you_mean
 from . import registry
 from .compat import AnyTask, is_task
+from .validators import validate_json
 
 T = TypeVar("T", bound=AnyTask)
 LONGEST_NAME = 200

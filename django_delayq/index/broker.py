@@ -11,12 +11,11 @@ from zlib import crc32
 
 from .. import conf
 from ..conf import Config
-from ..ledger.grouping import grouped
 from . import keys
 from .cluster import close, node_of, primaries
 from .connection import connector, translated
 from .engine import info_of, run_ids
-from .keys import LONGEST_WAIT_MS, Claim, Definition, EntryView, Mode, Settled, Settlement, Shard, Stats, Trial
+from .keys import LONGEST_WAIT_MS, Claim, Definition, EntryView, Mode, Settled, Settlement, Shard, Stats, Trial, grouped
 from .scripts import Call, Scripts, clock_ms, head_ms, instant_ms, number, packed, read_claim, read_settled, text, wire
 
 SCAN_PAGE = 1000

@@ -1,9 +1,13 @@
 """The names of all keys, and the values that scripts take and return. The keys of a shard share a cluster slot."""
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 #: Parts of a shard, in the order in which every script receives them. The journal is the calling process' own.
 PARTS = (
@@ -192,3 +196,11 @@ class Stats:
     #: Of the members, jobs and backfilled points: all, and due ones.
     jobs: int = 0
     jobs_due: int = 0
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return the items of each key, in their order."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

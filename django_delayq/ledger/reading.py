@@ -10,9 +10,9 @@ from django.db import connections
 from django.db.models import BooleanField, Exists, Model, OuterRef, QuerySet
 from django.db.models.expressions import RawSQL
 
+from ..index.keys import grouped
 from ..models import Origin, Run, Schedule, ScheduleState, Status
 from .bulk import database, reader
-from .grouping import grouped
 from .rows import RunRow, ScheduleRow, StateRow
 
 # Written out as in the partial indexes: SQLite does not use these for a condition with parameters, and would read the

@@ -15,13 +15,13 @@ from ..calls.annotations import misfits
 from ..calls.call import first_alias
 from ..calls.callbacks import NAMES as CALLBACKS
 from ..calls.compat import AnyTask
+from ..calls.validators import is_storable, validate_json
 from ..conf.alerts import find_refusal
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..recurrence import Cron, Recurrence
 from ..recurrence.words import offer
 from ..recurrence.zone import get_zone
 from .fields import utcnow
-from .validators import is_storable, validate_json
 from .values import fields_of
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from datetime import datetime
 
 from .. import ledger
 from ..index import Broker, Definition, EntryView, Index, Shard
-from ..index.keys import LONGEST_WAIT_MS, Mode
+from ..index.keys import LONGEST_WAIT_MS, Mode, grouped
 from ..ledger import chain
-from ..ledger.grouping import grouped
 from ..ledger.rows import AnyRun
 from ..models import Origin
 from ..recurrence import to_ms

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from .. import ledger
 from ..index import EXACT, Index, Shard
-from ..ledger.grouping import grouped
+from ..index.keys import grouped
 from ..models import Schedule, Tombstone
 from .pages import PAGE, PAGES, parts, shuffled
 from .read import Wanted, read_wanted

@@ -43,6 +43,7 @@ from ..calls.context import EXECUTING, ExecutionContext, JobContext, RunContext
 from ..calls.handover import REASON as REASON_HANDED_OVER
 from ..calls.isolation import isolation_of
 from ..calls.registry import check_call, parameters_of
+from ..calls.validators import find_unstorable, storable_json
 from ..exceptions import (
     DelayQError,
     HandoverFailed,
@@ -56,7 +57,6 @@ from ..ledger import as_schedule
 from ..ledger.rows import ScheduleRow
 from ..models import Schedule, Status
 from ..models.run import OPEN
-from ..models.validators import find_unstorable, storable_json
 from ..signals import run_finished, run_started
 from ..text import redact_text, secret_texts
 from .announcing import begin_job, close_job, end_job, idempotency_key, nothing, ping, running_job, send_signal

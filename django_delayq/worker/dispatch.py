@@ -22,8 +22,8 @@ from .. import ledger, sync
 from ..conf import Config
 from ..exceptions import BrokerError, ForeignLayout
 from ..index import Shard
+from ..index.keys import grouped
 from ..ledger import HeldBack
-from ..ledger.grouping import grouped
 from ..models.fields import utcnow
 from .held import AGAIN_MS, Held, Verdicts
 from .isolation import Isolation

@@ -24,8 +24,8 @@ from ..calls.compat import AnyTask
 from ..calls.side_channels import send
 from ..exceptions import BrokerError
 from ..index import Entry, Settlement, Shard
+from ..index.keys import grouped
 from ..ledger import Outcome, chain, keep_former
-from ..ledger.grouping import grouped
 from ..ledger.rows import RunRow, ScheduleRow
 from ..models import Status
 from ..recurrence import Skip, from_ms, to_ms

@@ -19,8 +19,8 @@ from typing import Any
 from django.db import connections
 
 from ..calls import tracing
-from . import health
-from .health import Page, said
+from ..monitoring.metrics import health
+from ..monitoring.metrics.health import Page, said
 from .loop import Worker
 
 logger = logging.getLogger("django_delayq.worker")
@@ -44,7 +44,7 @@ def pages_of(worker: Worker) -> Pages:
     return {
         "/metrics": lambda: Page(200, told_by(worker), CONTENT_TYPE_LATEST),
         "/fleet": lambda: Page(200, told_of_all(), CONTENT_TYPE_LATEST),
-        "/healthz": lambda: said([] if health.moves(worker) else ["loop"]),
+        "/healthz": lambda: said([] if health.moves(worker.moved_at) else ["loop"]),
         "/readyz": lambda: said(health.unready()),
     }
 

@@ -9,8 +9,8 @@ from django.core.exceptions import ValidationError
 
 from django_delayq.calls import registry
 from django_delayq.calls.compat import task
+from django_delayq.calls.validators import MAX_ARGUMENT_BYTES, MAX_DEPTH
 from django_delayq.models import Run, Schedule
-from django_delayq.models.validators import MAX_ARGUMENT_BYTES, MAX_DEPTH
 from tests.faults.harness.oracle import histories_of
 from tests.integration.admin_pages import ADD, change_url, client_for, errors, fields
 from tests.support import DAILY_CRON, make_due, run_burst

@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from socketserver import TCPServer
-from types import SimpleNamespace
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -26,8 +25,8 @@ from django_delayq import conf
 from django_delayq.index import web
 from django_delayq.models import Schedule
 from django_delayq.monitoring import metrics
-from django_delayq.monitoring.metrics import views
-from django_delayq.worker import health, http
+from django_delayq.monitoring.metrics import health, views
+from django_delayq.worker import http
 from django_delayq.worker.http import Server, pages_of
 from tests.acceptance.support import ROOT, wait_until
 from tests.app import tasks
@@ -246,7 +245,7 @@ def test_the_probes_of_a_worker(broker):
     with live_worker() as live, port_of(live.worker) as port:
         assert get(port, "/healthz") == get(port, "/readyz?x=1") == (200, "ok\n")
         assert get(port, "/")[0] == 404 and "/fleet" in get(port, "/")[1]
-    assert health.moves(SimpleNamespace(moved_at=0.0)), "it waits for Redis before it begins"
+    assert health.moves(0.0), "it waits for Redis before it begins"
 
 
 def test_a_loop_that_stands_still_is_told(broker):

@@ -17,10 +17,10 @@ from django_delayq import conf
 from django_delayq.admin.formfields import zones
 from django_delayq.calls import registry
 from django_delayq.calls.compat import TaskContext, task
+from django_delayq.calls.validators import MAX_ARGUMENT_BYTES, validate_json
 from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.models import Schedule
 from django_delayq.models.fields import utcnow
-from django_delayq.models.validators import MAX_ARGUMENT_BYTES, validate_json
 from django_delayq.monitoring.explain.moment import parse_moment
 from django_delayq.monitoring.explain.standing import list_next
 from django_delayq.recurrence import cron

@@ -9,12 +9,12 @@ from django.core.exceptions import ValidationError
 from django_delayq import actions as orders
 from django_delayq import conf
 from django_delayq.admin import RunAdmin, ScheduleAdmin, actions, display, formfields, paging, upcoming
-from django_delayq.calls import registry
+from django_delayq.calls import registry, validators
 from django_delayq.calls.compat import TaskResultStatus
 from django_delayq.calls.compat import task as make_task
 from django_delayq.exceptions import ResultTooLarge
 from django_delayq.management.commands import delayq_explain
-from django_delayq.models import Origin, Run, Schedule, validators
+from django_delayq.models import Origin, Run, Schedule
 from django_delayq.worker import calling, held
 from tests.integration.admin_pages import LIST
 from tests.integration.mirroring import schedule

@@ -21,8 +21,8 @@ from django.template.response import SimpleTemplateResponse
 from django.test import Client, RequestFactory
 from django.urls import NoReverseMatch, reverse
 
+from django_delayq.calls.validators import is_storable
 from django_delayq.models import Schedule
-from django_delayq.models.validators import is_storable
 from tests.integration.admin_pages import client_for, texts
 from tests.integration.conftest import boss
 from tests.security.test_admin_walk import NAMES, addresses, everything, jobs, model_of, post_values, row, run

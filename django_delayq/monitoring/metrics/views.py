@@ -7,9 +7,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from ... import conf
-from ...worker import health
-from ...worker.health import PLAIN
-from . import MISSING, is_there
+from . import MISSING, health, is_there
+from .health import PLAIN
 
 NO_TOKEN = "Set DELAYQ['METRICS_TOKEN'], and have it sent as: Authorization: Bearer TOKEN"  # noqa: S105
 

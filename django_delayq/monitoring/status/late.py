@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
 
 from ... import ledger
-from ...ledger.grouping import grouped
+from ...index.keys import grouped
 from ...models import Condition, Control, Origin, Run, Schedule, ScheduleState, Status
 from ...models.fields import utcnow
 from .snapshot import Named

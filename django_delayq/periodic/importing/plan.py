@@ -30,11 +30,11 @@ from django.db.models import Q
 from ... import conf, ledger
 from ...calls import registry
 from ...calls.commands import COMMAND_TASK
+from ...calls.validators import storable_json
 from ...exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ...models import Schedule
 from ...models.differences import FIELDS, RECURRENCE, SWITCH, Values, differing, shown, to_json, values_for, values_of
 from ...models.fields import utcnow
-from ...models.validators import storable_json
 from ..declared.sync import said
 from .crons import clock_note
 from .entry import Entry, Refused

@@ -1,16 +1,13 @@
 """Whether Redis and the database answer: for probes. Says nothing of what is in them."""
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from django.db import Error, connections
 
-from .. import conf, ledger
-from ..exceptions import BrokerError
-from ..index.web import ask
-
-if TYPE_CHECKING:  # the web does without
-    from .loop import Worker
+from ... import conf, ledger
+from ...exceptions import BrokerError
+from ...index.web import ask
 
 PLAIN = "text/plain; charset=utf-8"
 
@@ -46,10 +43,10 @@ def unready() -> list[str]:
     return missing
 
 
-def moves(worker: "Worker") -> bool:
-    """Say whether a worker's loop comes by in time. One that waits for Redis or the database before it begins, does.
+def moves(moved_at: float) -> bool:
+    """Say whether a worker's loop, whose last round was at `moved_at` (monotonic; 0: it has not begun), is in time.
 
     What makes it wait for longer than two leases has lost all that it held: a restart costs nothing more.
     """
     still = max(2 * conf.get_config().lease_seconds, STILL_SECONDS)
-    return not worker.moved_at or time.monotonic() - worker.moved_at < still
+    return not moved_at or time.monotonic() - moved_at < still

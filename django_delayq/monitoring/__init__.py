@@ -1,0 +1,1 @@
+"""What stands, judged once: problems, explanations, metrics and alerts."""
