@@ -16,7 +16,7 @@ class DelayQConfig(AppConfig):
         """Connect the signal receivers and the system checks."""
         from . import checks
         from .calls import side_channels
-        from .periodic import declared
+        from .sources import declared
         from .sync import receivers
 
         side_channels.guard_loggers()

@@ -23,9 +23,9 @@ from .ledger.sqlite import WANTED, lacking
 from .models import Declaration, Run, Schedule, ScheduleState, Tombstone
 from .models.differences import declared_schedule
 from .models.fields import utcnow
-from .periodic import declared
-from .periodic.declared.sync import said
 from .recurrence import zone
+from .sources import declared
+from .sources.declared.sync import said
 from .text import did_you_mean
 
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}

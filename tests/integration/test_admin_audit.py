@@ -15,7 +15,7 @@ from django_delayq.admin import history as history_page
 from django_delayq.admin.events import message_of
 from django_delayq.models import Cancellation, Definition, Run, Schedule, kept
 from django_delayq.models.fields import utcnow
-from django_delayq.periodic import declared
+from django_delayq.sources import declared
 from tests.integration.admin_pages import (
     HOSTILE,
     LIST,

@@ -10,8 +10,8 @@ from django.db import connection
 from django_delayq import sync
 from django_delayq.index import keys
 from django_delayq.models import Condition, Declaration, Run, Schedule, ScheduleState, Tag, read_tags
-from django_delayq.periodic import declared
 from django_delayq.recurrence import to_ms
+from django_delayq.sources import declared
 from tests.integration.admin_pages import ADD, HOSTILE, LIST, change_url, client_for, errors, fields, make, text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -9,7 +9,7 @@ from django.db import connection
 from django.test import override_settings
 
 from django_delayq.models import Declaration, Schedule
-from django_delayq.periodic.declared import sync_after_migrate
+from django_delayq.sources.declared import sync_after_migrate
 from tests import support
 from tests.integration.mirroring import lose, mirrored, schedule
 

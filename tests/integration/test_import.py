@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 
 from django_delayq.calls.commands import COMMAND_TASK
 from django_delayq.models import Schedule
-from django_delayq.periodic.importing import ORIGINS, origin
+from django_delayq.sources.importing import ORIGINS, origin
 from tests.support import COMMANDS
 
 pytestmark = pytest.mark.django_db

@@ -12,7 +12,7 @@ from django_delayq.index import web
 from django_delayq.ledger import Outcome, Won
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.models.fields import utcnow
-from django_delayq.periodic import declared
+from django_delayq.sources import declared
 from django_delayq.sync import fast
 from tests.app import tasks
 from tests.integration.admin_pages import LIST, RUNS, make_job

@@ -16,7 +16,7 @@ from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus,
 from django_delayq.exceptions import UnknownTask
 from django_delayq.models import Control, Declaration, Run, Schedule
 from django_delayq.monitoring.status import database_side, snapshot
-from django_delayq.periodic import declared
+from django_delayq.sources import declared
 from tests.app import tasks
 from tests.integration.admin_pages import LIST, change_url, errors, fields, make
 from tests.integration.mirroring import mirrored

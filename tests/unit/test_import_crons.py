@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_delayq.exceptions import InvalidRecurrence
-from django_delayq.periodic.importing.crons import from_croniter, from_crontab_package, joined, spelled
-from django_delayq.periodic.importing.crontab import _Call, _read_command
-from django_delayq.periodic.importing.entry import Refused
 from django_delayq.recurrence.dialect import compile_cron
 from django_delayq.recurrence.fields import ORDINAL_OF_DAY_ZERO
+from django_delayq.sources.importing.crons import from_croniter, from_crontab_package, joined, spelled
+from django_delayq.sources.importing.crontab import _Call, _read_command
+from django_delayq.sources.importing.entry import Refused
 
 
 def days_of(expression, start=date(2027, 1, 1), count=400):

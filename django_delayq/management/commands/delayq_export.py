@@ -12,7 +12,7 @@ from django_delayq import ledger
 from django_delayq.exceptions import DelayQError
 from django_delayq.management.progress import Progress
 from django_delayq.models import Schedule
-from django_delayq.periodic import importing
+from django_delayq.sources import importing
 
 
 class Command(BaseCommand):

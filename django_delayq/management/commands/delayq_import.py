@@ -16,8 +16,8 @@ from django_delayq.calls import registry
 from django_delayq.exceptions import DelayQError
 from django_delayq.management.progress import Progress
 from django_delayq.models.differences import RECURRENCE, shown, to_json
-from django_delayq.periodic import importing
-from django_delayq.periodic.importing.secrets import hide_secrets, hide_words
+from django_delayq.sources import importing
+from django_delayq.sources.importing.secrets import hide_secrets, hide_words
 from django_delayq.text import iso, plain, redact_arguments
 
 #: What an action is called, before and after it is done.

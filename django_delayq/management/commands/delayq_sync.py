@@ -20,7 +20,7 @@ from django_delayq.models import Schedule
 from django_delayq.monitoring.status.database_side import find_unnamed
 from django_delayq.monitoring.status.judge import of_unnamed
 from django_delayq.monitoring.status.redis_side import read_redis
-from django_delayq.periodic import declared
+from django_delayq.sources import declared
 from django_delayq.text import plain
 
 TIMEOUT_SECONDS = 10.0

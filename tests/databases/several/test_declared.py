@@ -4,7 +4,7 @@ import pytest
 from django.core.management import call_command
 
 from django_delayq.models import Declaration, Schedule
-from django_delayq.periodic import declared
+from django_delayq.sources import declared
 from tests.declaring import declaring
 from tests.integration.admin_pages import LIST, change_url
 from tests.integration.mirroring import mirrored

@@ -25,7 +25,7 @@ GONE = "The code no longer declares this schedule."
 BY = "delayq_sync"
 #: Each attempt but the last one ends because somebody else has written the same schedule.
 MOST_ATTEMPTS = 5
-logger = logging.getLogger("django_delayq.periodic.declared")
+logger = logging.getLogger("django_delayq.sources.declared")
 
 
 @dataclass(slots=True)
