@@ -25,10 +25,9 @@ from .calls import tracing
 from .exceptions import InvalidBackfill
 from .ledger import chain
 from .models import Control, Origin, Run, Schedule, Status
-from .models.fields import utcnow
 from .models.run import OPEN
 from .recurrence import from_ms, to_ms
-from .recurrence.point import MICROSECOND, MILLISECOND, as_utc
+from .recurrence.point import MICROSECOND, MILLISECOND, as_utc, utcnow
 
 #: Runs that one backfill orders, unless it is told otherwise.
 LIMIT = 1000

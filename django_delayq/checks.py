@@ -22,8 +22,8 @@ from .index import aliases, engine, probe
 from .ledger.sqlite import WANTED, lacking
 from .models import Declaration, Run, Schedule, ScheduleState, Tombstone
 from .models.differences import declared_schedule
-from .models.fields import utcnow
 from .recurrence import zone
+from .recurrence.point import utcnow
 from .sources import declared
 from .sources.declared.sync import said
 from .text import did_you_mean

@@ -14,8 +14,8 @@ from django.utils.translation import gettext as _
 from .. import ledger
 from ..calls import parse_id
 from ..models import Run, Schedule, Status
-from ..models.fields import utcnow
 from ..monitoring import explain
+from ..recurrence.point import utcnow
 from ..text import plain
 from . import display, paging
 from .base import BaseAdmin, may_view

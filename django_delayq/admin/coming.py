@@ -13,9 +13,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import ledger
-from ..models.fields import utcnow
 from ..monitoring import coming
 from ..monitoring.coming import HOUR
+from ..recurrence.point import utcnow
 from . import display, facts
 from .base import BaseAdmin
 

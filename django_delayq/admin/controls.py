@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from .. import actions, conf
 from ..calls import registry
 from ..models import Control
-from ..models.fields import utcnow
+from ..recurrence.point import utcnow
 from . import display
 from .base import BaseAdmin, column
 from .formfields import InstantField

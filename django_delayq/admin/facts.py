@@ -16,8 +16,8 @@ from django.utils.translation import ngettext
 
 from .. import ledger
 from ..models import Condition, Control, Run, Schedule, ScheduleState, Status, explain_wait
-from ..models.fields import utcnow
 from ..monitoring.status.snapshot import WAITING_SECONDS, RedisView
+from ..recurrence.point import utcnow
 from . import display
 from .base import BaseAdmin
 

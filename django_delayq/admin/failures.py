@@ -21,10 +21,10 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods
 
 from ..models import Run, Schedule
-from ..models.fields import utcnow
 from ..models.kept import MOST_AT_ONCE
 from ..monitoring import failures
 from ..monitoring.failures import Failures, RunGroup
+from ..recurrence.point import utcnow
 from . import failure_rows as shown
 from . import paging
 from .actions import ASKED, NAMES_SHOWN, ScheduleActions

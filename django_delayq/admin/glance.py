@@ -22,9 +22,8 @@ from ..exceptions import BrokerError, InvalidRecurrence
 from ..index.keys import grouped
 from ..ledger import chain
 from ..models import Condition, Control, Schedule, ScheduleState, Tag, explain_wait
-from ..models.fields import utcnow
 from ..monitoring import status
-from ..recurrence.point import known_ms
+from ..recurrence.point import known_ms, utcnow
 from ..recurrence.words import describe
 from .display import Html, badge, instant, milliseconds, relative, sentence, status_badge, zone_of
 from .filters import used_by

@@ -17,9 +17,9 @@ from ..calls.registry import get_task
 from ..exceptions import BrokerError, UnknownTask
 from ..index.web import ask
 from ..models import Cancellation, Run, Schedule, Status
-from ..models.fields import utcnow
 from ..monitoring.status.redis_side import read_redis
 from ..monitoring.status.snapshot import RedisView
+from ..recurrence.point import utcnow
 from ..text import plain
 from . import display, facts
 from .base import BaseAdmin

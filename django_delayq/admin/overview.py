@@ -19,9 +19,9 @@ from django.utils.translation import gettext_lazy, ngettext
 from .. import conf, ledger
 from ..index.counters import LAG, Tally, by_queue, outcomes, percentile
 from ..models import Control, Overview
-from ..models.fields import utcnow
 from ..monitoring import minutes, status
 from ..monitoring.status.snapshot import MOST_READ, RedisView, Snapshot
+from ..recurrence.point import utcnow
 from ..text import plain
 from . import charts, display, facts, glance
 from .asking import AskPage

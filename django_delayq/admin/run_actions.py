@@ -25,8 +25,8 @@ from ..calls.call import backend_of
 from ..calls.validators import read_key
 from ..exceptions import BrokerError, ForeignLayout, JobHeld, KeyTaken, UnknownTask
 from ..models import Origin, Run, Status
-from ..models.fields import utcnow
 from ..models.kept import MOST_AT_ONCE
+from ..recurrence.point import utcnow
 from ..text import plain
 from .actions import NAMES_SHOWN
 from .base import BaseAdmin

@@ -23,7 +23,7 @@ from ..calls.callbacks import NAMES as CALLBACKS
 from ..calls.compat import task_backends
 from ..calls.handover import REASON as HANDED_OVER
 from ..models import Origin, Run, Schedule, Status, explain_wait
-from ..models.fields import utcnow
+from ..recurrence.point import utcnow
 from ..text import plain, redact
 from ..worker.announcing import idempotency_key
 from . import display, paging

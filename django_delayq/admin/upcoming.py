@@ -12,8 +12,8 @@ from django.utils.translation import gettext as _
 from ..calls import commands, registry
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..models import Schedule
-from ..models.fields import utcnow
 from ..models.versions import moves_effective_from
+from ..recurrence.point import utcnow
 from ..recurrence.words import describe, offer
 from .display import Html, block, relative
 from .durations import format_duration

@@ -12,8 +12,8 @@ from django.utils.translation import gettext as _
 
 from .. import ledger
 from ..models import Control, Run, Schedule
-from ..models.fields import utcnow
 from ..monitoring import explain
+from ..recurrence.point import utcnow
 from ..recurrence.zone import get_zone
 from ..text import plain
 from .actions import ScheduleActions

@@ -15,8 +15,8 @@ from ..calls.compat import AnyTask, InvalidTask, TaskResultStatus
 from ..calls.results import JobResult, key_hash, local, new_tokens
 from ..calls.task import retries_of, unique_key_of
 from ..calls.validators import validate_call
-from ..models.fields import utcnow
 from ..recurrence import from_ms, to_ms
+from ..recurrence.point import utcnow
 
 if TYPE_CHECKING:
     from ..ledger.rows import RunRow

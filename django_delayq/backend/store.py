@@ -23,8 +23,8 @@ from ..exceptions import JobHeld, KeyTaken
 from ..index import Broker
 from ..ledger.rows import RunRow
 from ..models import Run, Status
-from ..models.fields import utcnow
 from ..recurrence import from_ms, to_ms
+from ..recurrence.point import utcnow
 
 #: A job that is being cancelled or moved is put off by so long meanwhile.
 HOLD = timedelta(minutes=1)

@@ -22,7 +22,7 @@ from django.dispatch import Signal
 from ..text import redact_text
 
 #: The loggers of this package: what their handlers raise reaches no caller.
-LOGGERS = ("django_delayq", *(f"django_delayq.{name}" for name in ("declared", "mirror", "worker")))
+LOGGERS = ("django_delayq", *(f"django_delayq.{name}" for name in ("sources", "sync", "worker")))
 #: So many causes are told apart in a process; further ones are not logged.
 MOST_CAUSES = 1000
 

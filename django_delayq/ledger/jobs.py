@@ -26,8 +26,8 @@ from django.db.models import QuerySet
 from ..calls import new_tokens, registry
 from ..calls.call import first_alias
 from ..models import Cancellation, Origin, Output, Run, Status
-from ..models.fields import utcnow
 from ..models.locks import locked
+from ..recurrence.point import utcnow
 from .attempts import keep_former
 from .bulk import database, writer
 from .reading import count_values, with_status

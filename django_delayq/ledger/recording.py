@@ -18,7 +18,7 @@ next point. Where the chain goes on stands in the state, as the first commit, or
 
 Note [What was pruned is decided]
 The unique row of a due point is what lets it be recorded once. A row that was pruned refuses nothing any more: a worker
-may have stood still for days and then record, or a user may backfill once more (`orders.py`). So the deletion raises
+may have stood still for days and then record, or a user may backfill once more (`actions.py`). So the deletion raises
 `ScheduleState.pruned_until` to the last point that it takes away, in the same transaction and with the state locked;
 and what would be inserted at or before that point is lost, as if its row still stood. A worker that records has locked
 and read the state anyway. A `running` row moves no state and locks none, so it is inserted first, and taken back where
@@ -43,9 +43,9 @@ from django.db import DatabaseError, DataError, IntegrityError, connections, tra
 from ..calls.side_channels import note_failure
 from ..exceptions import InvalidRecurrence
 from ..models import Condition, Origin, Output, Run, Schedule, ScheduleState, Status
-from ..models.fields import utcnow
 from ..models.locks import locked
 from ..models.run import OPEN
+from ..recurrence.point import utcnow
 from . import chain
 from .attempts import attempts_of, keep_former
 from .bulk import database, reader, writer, writing

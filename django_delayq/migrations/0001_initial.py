@@ -10,6 +10,7 @@ from django.db import migrations, models
 import django_delayq.models.fields
 import django_delayq.models.schedule
 import django_delayq.models.versions
+import django_delayq.recurrence.point
 import django_delayq.recurrence.policy
 
 
@@ -36,7 +37,10 @@ class Migration(migrations.Migration):
             name="Cancellation",
             fields=[
                 ("run", models.BigIntegerField(primary_key=True, serialize=False)),
-                ("asked_at", django_delayq.models.fields.UTCDateTimeField(default=django_delayq.models.fields.utcnow)),
+                (
+                    "asked_at",
+                    django_delayq.models.fields.UTCDateTimeField(default=django_delayq.recurrence.point.utcnow),
+                ),
                 ("asked_by", models.CharField(blank=True, max_length=200)),
             ],
             options={
@@ -199,13 +203,13 @@ class Migration(migrations.Migration):
                 (
                     "created_at",
                     django_delayq.models.fields.UTCDateTimeField(
-                        default=django_delayq.models.fields.utcnow, editable=False, verbose_name="created"
+                        default=django_delayq.recurrence.point.utcnow, editable=False, verbose_name="created"
                     ),
                 ),
                 (
                     "updated_at",
                     django_delayq.models.fields.UTCDateTimeField(
-                        default=django_delayq.models.fields.utcnow, editable=False, verbose_name="changed"
+                        default=django_delayq.recurrence.point.utcnow, editable=False, verbose_name="changed"
                     ),
                 ),
                 (
@@ -217,7 +221,7 @@ class Migration(migrations.Migration):
                 (
                     "effective_from",
                     django_delayq.models.fields.UTCDateTimeField(
-                        default=django_delayq.models.fields.utcnow, editable=False
+                        default=django_delayq.recurrence.point.utcnow, editable=False
                     ),
                 ),
             ],
@@ -241,7 +245,7 @@ class Migration(migrations.Migration):
                 ("followed_by", models.BigIntegerField()),
                 (
                     "replaced_at",
-                    django_delayq.models.fields.UTCDateTimeField(default=django_delayq.models.fields.utcnow),
+                    django_delayq.models.fields.UTCDateTimeField(default=django_delayq.recurrence.point.utcnow),
                 ),
                 ("by", models.CharField(blank=True, max_length=200)),
                 ("values", models.JSONField(default=dict)),
@@ -345,7 +349,7 @@ class Migration(migrations.Migration):
                 (
                     "created_at",
                     django_delayq.models.fields.UTCDateTimeField(
-                        default=django_delayq.models.fields.utcnow, editable=False
+                        default=django_delayq.recurrence.point.utcnow, editable=False
                     ),
                 ),
                 ("token", models.CharField(blank=True, db_default="", default="", editable=False, max_length=22)),
@@ -391,7 +395,7 @@ class Migration(migrations.Migration):
                 ("generation", models.BigIntegerField()),
                 (
                     "created_at",
-                    django_delayq.models.fields.UTCDateTimeField(default=django_delayq.models.fields.utcnow),
+                    django_delayq.models.fields.UTCDateTimeField(default=django_delayq.recurrence.point.utcnow),
                 ),
             ],
             options={
@@ -410,7 +414,7 @@ class Migration(migrations.Migration):
                 (
                     "since",
                     django_delayq.models.fields.UTCDateTimeField(
-                        default=django_delayq.models.fields.utcnow, verbose_name="since"
+                        default=django_delayq.recurrence.point.utcnow, verbose_name="since"
                     ),
                 ),
                 ("told_at", django_delayq.models.fields.UTCDateTimeField(null=True, verbose_name="told")),
@@ -480,7 +484,7 @@ class Migration(migrations.Migration):
                 (
                     "changed_at",
                     django_delayq.models.fields.UTCDateTimeField(
-                        default=django_delayq.models.fields.utcnow, editable=False, verbose_name="changed"
+                        default=django_delayq.recurrence.point.utcnow, editable=False, verbose_name="changed"
                     ),
                 ),
                 ("changed_by", models.CharField(blank=True, editable=False, max_length=200, verbose_name="by")),

@@ -6,7 +6,8 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import UTCDateTimeField, utcnow
+from ..recurrence.point import utcnow
+from .fields import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 
 

@@ -6,7 +6,8 @@ from typing import Self
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import UTCDateTimeField, utcnow
+from ..recurrence.point import utcnow
+from .fields import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 
 #: For so long a request is kept; what it was about has ended by then, or was stopped by whoever took it over.

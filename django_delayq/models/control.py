@@ -13,7 +13,8 @@ from django.utils.translation import gettext_lazy as _
 from ..calls.registry import current_name, get_task
 from ..conf import get_config
 from ..exceptions import UnknownTask
-from .fields import UTCDateTimeField, utcnow
+from ..recurrence.point import utcnow
+from .fields import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 
 

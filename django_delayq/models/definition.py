@@ -19,9 +19,9 @@ from ..calls.validators import is_storable, validate_json
 from ..conf.alerts import find_refusal
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..recurrence import Cron, Recurrence
+from ..recurrence.point import utcnow
 from ..recurrence.words import offer
 from ..recurrence.zone import get_zone
-from .fields import utcnow
 from .values import fields_of
 
 if TYPE_CHECKING:

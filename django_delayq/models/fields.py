@@ -11,11 +11,6 @@ from django.utils import timezone
 from ..conf import use_tz
 
 
-def utcnow() -> datetime:
-    """Return the current instant, aware, in UTC. A callable default that is aware even where USE_TZ is off."""
-    return datetime.now(UTC)
-
-
 class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
     """An instant: aware in Python; where USE_TZ is off it is stored in UTC and shown in TIME_ZONE.
 

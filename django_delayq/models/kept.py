@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from django.db import models, transaction
 from django.db.models import OuterRef, Subquery
 
-from .fields import UTCDateTimeField, utcnow
+from ..recurrence.point import utcnow
+from .fields import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 from .values import from_json, to_json, values_of
 

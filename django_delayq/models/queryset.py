@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 from django.db import connections, transaction
 from django.db.models import F, QuerySet
 
+from ..recurrence.point import utcnow
 from ..signals import definitions_changed, definitions_deleted
-from .fields import utcnow
 from .kept import MOST_AT_ONCE, Definition
 from .locks import lock_to_delete, locked
 from .primary import PrimaryQuerySet

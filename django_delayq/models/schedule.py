@@ -9,10 +9,11 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import conf
 from ..conf.alerts import LONGEST
+from ..recurrence.point import utcnow
 from ..recurrence.policy import Recurring
 from ..recurrence.preview import PreviewPoint, preview
 from .definition import clean_definition, find_doubt
-from .fields import UTCDateTimeField, utcnow
+from .fields import UTCDateTimeField
 from .kept import SWITCH_FIELDS, Definition
 from .locks import lock_to_delete
 from .primary import PrimaryModel

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from django.db import models
 
-from .fields import UTCDateTimeField, utcnow
+from ..recurrence.point import utcnow
+from .fields import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 from .versions import now_generation
 

@@ -23,8 +23,8 @@ from ..exceptions import BrokerError
 from ..index import Broker, MinuteCounts
 from ..index.counters import LAG, MISSED, Counts, Tally, add_up, percentile
 from ..index.web import ask
-from ..models.fields import utcnow
 from ..recurrence import from_ms, to_ms
+from ..recurrence.point import utcnow
 
 MINUTE_MS = 60_000
 #: A minute is moved when it ended so long ago.

@@ -1,4 +1,4 @@
-"""Due points as numbers since 1970. Never reads a clock, never rounds a point down to ms.
+"""Due points as numbers since 1970. Only `utcnow` reads a clock. Never rounds a point down to ms.
 
 What takes an instant raises ValueError for a naive one.
 """
@@ -9,6 +9,11 @@ from ..exceptions import InvalidRecurrence
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND, MILLISECOND = timedelta(microseconds=1), timedelta(milliseconds=1)
+
+
+def utcnow() -> datetime:
+    """Return the current instant, aware, in UTC. A callable default that is aware even where USE_TZ is off."""
+    return datetime.now(UTC)
 
 
 def as_utc(instant: datetime | None, name: str = "instant", *, field: str = "") -> datetime:

@@ -10,8 +10,7 @@ from django.db.models import Q
 from .. import ledger
 from ..index import Broker
 from ..models import Condition, Schedule, ScheduleState, Tombstone
-from ..models.fields import utcnow
-from ..recurrence.point import EPOCH
+from ..recurrence.point import EPOCH, utcnow
 from .swept import read_last
 
 #: Counting that much takes a second or so.

@@ -19,8 +19,8 @@ from datetime import datetime
 
 from .. import ledger, sync
 from ..index import Broker
-from ..models.fields import utcnow
 from ..recurrence import from_ms
+from ..recurrence.point import utcnow
 
 #: Between two passes.
 EVERY_SECONDS = 3600.0

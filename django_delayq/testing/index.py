@@ -13,8 +13,8 @@ from ..index import Broker, Claim, Definition, Entry, Settled, Settlement, Shard
 from ..index.keys import Mode
 from ..ledger.chain import member_of_run
 from ..ledger.rows import AnyRun
-from ..models.fields import utcnow
 from ..recurrence import to_ms
+from ..recurrence.point import utcnow
 
 #: One step of priority is worth so many ms of waiting, as in the scripts.
 STEP_MS = 60_000

@@ -24,7 +24,7 @@ from ..exceptions import BrokerError, ForeignLayout
 from ..index import Shard
 from ..index.keys import grouped
 from ..ledger import HeldBack
-from ..models.fields import utcnow
+from ..recurrence.point import utcnow
 from .held import AGAIN_MS, Held, Verdicts
 from .isolation import Isolation
 from .recorder import Recorder

@@ -21,8 +21,8 @@ from django.db import connections
 from ..calls import tracing
 from ..exceptions import BrokerError
 from ..index import Broker, Shard
-from ..models.fields import utcnow
 from ..monitoring import pings
+from ..recurrence.point import utcnow
 from . import spans
 from .calling import execute, give_up
 from .dispatch import Claims, Controls, Dispatcher

@@ -98,7 +98,7 @@ class Upkeep:
 
         Raises:
             ForeignLayout: The prefix is somebody else's.
-            OutdatedRelease: See `mirror.check_release`.
+            OutdatedRelease: See `sync.check_release`.
             UnfitServer: See `probe.py`.
             BrokerError: The login is refused; or, in burst mode, Redis does not answer.
         """

@@ -25,12 +25,12 @@ from django.core.management import call_command
 call_command("migrate", verbosity=0)
 from django.contrib.staticfiles import finders
 from django.template.loader import get_template
-from django_delayq import RunContext, broker
+from django_delayq import RunContext, index
 from django_delayq.index import scripts
 from django_delayq.models import Run, Schedule
 assert [scripts.load(name) for name in scripts.NAMES]
 assert Schedule.objects.count() == Run.objects.count() == 0
-print("works", RunContext.__name__, broker.__file__)
+print("works", RunContext.__name__, index.__file__)
 """
 
 

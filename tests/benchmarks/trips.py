@@ -98,7 +98,7 @@ def make(worker: Any, trip: Trip) -> None:
 def due_point(broker: Any) -> None:
     """Have a schedule whose point has just come due."""
     from django_delayq.models import Schedule
-    from django_delayq.models.fields import utcnow
+    from django_delayq.recurrence.point import utcnow
     from tests.support import make_due
 
     name = f"s{Schedule.objects.count()}"

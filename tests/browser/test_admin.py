@@ -11,8 +11,8 @@ from django.urls import reverse
 
 from django_delayq import actions, sync
 from django_delayq.models import Run
-from django_delayq.models.fields import utcnow
 from django_delayq.monitoring import failures
+from django_delayq.recurrence.point import utcnow
 from tests.acceptance.support import wait_until
 from tests.app import tasks
 from tests.browser.conftest import PICTURES

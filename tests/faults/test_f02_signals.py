@@ -8,7 +8,7 @@ from django.db.models import Max
 
 from django_delayq.index import Shard
 from django_delayq.models import Run
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import SECOND, schedules
 from tests.faults.harness.verdict import leases_end_within

@@ -76,7 +76,7 @@ def test_f19_of_nested_transactions_only_what_was_committed_reaches_redis(broker
 PROGRAM = """
 import django; django.setup()
 from django.db import transaction
-from django_delayq import orders
+from django_delayq import actions
 from django_delayq.models import Schedule
 from tests.support import DAILY_CRON, OTHER_DAILY_CRON
 row = {row.name: row for row in Schedule.objects.all()}
@@ -86,7 +86,7 @@ with transaction.atomic():
     row["pause"].pause("before the crash")
     row["move"].queue = "mail"; row["move"].save()
     row["deletion"].delete()
-    orders.run_now(row["order"])
+    actions.run_now(row["order"])
 """
 
 

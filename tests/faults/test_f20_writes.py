@@ -13,7 +13,7 @@ from django.db.models.functions import Concat
 
 from django_delayq import sync
 from django_delayq.models import Run, Schedule, ScheduleState
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until

@@ -12,8 +12,8 @@ import redis
 from django_delayq import conf
 from django_delayq.index import Broker
 from django_delayq.models import Run, Schedule
-from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms, to_ms
+from django_delayq.recurrence.point import utcnow
 from tests.acceptance.support import wait_until
 from tests.faults.harness.oracle import histories_of
 from tests.faults.harness.shapes import PRIMARIES, Cluster

@@ -9,7 +9,7 @@ import pytest
 from django.db import transaction
 
 from django_delayq.models import Run
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from tests.acceptance.support import lines, wait_until
 from tests.app import tasks
 from tests.faults.harness.database import gone

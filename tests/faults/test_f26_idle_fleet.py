@@ -10,7 +10,7 @@ import pytest
 from django_delayq import conf, sync
 from django_delayq.index import keys
 from django_delayq.models import Run, Schedule
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from django_delayq.worker import timers, upkeep
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions

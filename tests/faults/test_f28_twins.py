@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from django_delayq.models import Run, Schedule
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from tests import failpoints
 from tests.faults import tasks
 from tests.faults.harness.oracle import histories_of

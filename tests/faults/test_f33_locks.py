@@ -16,7 +16,7 @@ from django.db import connection, connections, transaction
 from django_delayq import ledger, sync
 from django_delayq.ledger import Outcome, Won, recording
 from django_delayq.models import Declaration, Run, Schedule, ScheduleState, Status
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from django_delayq.sync import fast
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions

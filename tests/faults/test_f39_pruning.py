@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from django_delayq.models import Run, Schedule, ScheduleState
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import overdue
 from tests.faults.harness.workers import LEASE, WorkerProcess

@@ -10,7 +10,7 @@ from django.test import Client
 
 from django_delayq.calls import new_tokens
 from django_delayq.models import Run, Schedule
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 
 LIST = "/admin/django_delayq/schedule/"
 RUNS = "/admin/django_delayq/run/"

@@ -6,8 +6,8 @@ import pytest
 
 from django_delayq import ledger
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
-from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms, to_ms
+from django_delayq.recurrence.point import utcnow
 from tests.support import DAY, YEARLY_CRON
 
 NOW = from_ms(to_ms(utcnow()))

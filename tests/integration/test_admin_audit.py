@@ -14,7 +14,7 @@ from django.utils import timezone
 from django_delayq.admin import history as history_page
 from django_delayq.admin.events import message_of
 from django_delayq.models import Cancellation, Definition, Run, Schedule, kept
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from django_delayq.sources import declared
 from tests.integration.admin_pages import (
     HOSTILE,

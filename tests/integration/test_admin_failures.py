@@ -12,9 +12,9 @@ from django.test.utils import CaptureQueriesContext
 
 from django_delayq.admin import failures as page_of_failures
 from django_delayq.models import Run, Schedule
-from django_delayq.models.fields import utcnow
 from django_delayq.monitoring import failures
 from django_delayq.monitoring.failures import runs
+from django_delayq.recurrence.point import utcnow
 from tests.integration.admin_pages import HOSTILE, chosen, client_for, make, make_job, texts
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -12,7 +12,7 @@ from django_delayq.calls import registry
 from django_delayq.exceptions import JobHeld
 from django_delayq.index.web import forget_broker
 from django_delayq.models import Output, Run
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from tests.app import tasks
 from tests.integration.admin_pages import HOSTILE, RUNS, chosen, client_for, make, make_job, text_of, texts
 from tests.jobs.support import row

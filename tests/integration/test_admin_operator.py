@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from django_delayq import actions, sync
 from django_delayq.models import Cancellation, Control, Run, Schedule
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from tests.app import tasks
 from tests.integration.admin_pages import HOSTILE, LIST, RUNS, change_url, client_for, make, make_job, text_of
 from tests.support import DAILY_CRON, make_due, run_burst

@@ -12,8 +12,8 @@ from django_delayq.index import MinuteCounts, keys, web
 from django_delayq.index.counters import Counts
 from django_delayq.index.web import forget_broker
 from django_delayq.models import ScheduleState
-from django_delayq.models.fields import utcnow
 from django_delayq.monitoring import minutes
+from django_delayq.recurrence.point import utcnow
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.integration.admin_pages import LIST, change_url, client_for, kill_redis, make, make_job, texts

@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from django_delayq.calls.history import NOT_ENDED
 from django_delayq.models import Run, Schedule
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from tests.integration.admin_pages import HOSTILE, RUNS, client_for, make, texts
 
 pytestmark = pytest.mark.django_db

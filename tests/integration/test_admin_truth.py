@@ -7,10 +7,10 @@ from django.utils import translation
 
 from django_delayq import actions
 from django_delayq.models import Control, Run, Schedule, ScheduleState
-from django_delayq.models.fields import utcnow
 from django_delayq.monitoring import explain
 from django_delayq.monitoring.status import find_remarks
 from django_delayq.monitoring.status.snapshot import RedisView
+from django_delayq.recurrence.point import utcnow
 from tests.integration.admin_pages import (
     LIST,
     change_url,

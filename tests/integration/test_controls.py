@@ -10,8 +10,8 @@ from django.db import OperationalError
 from django_delayq import actions, ledger
 from django_delayq.index import Definition
 from django_delayq.models import Control, Origin, Run, Schedule
-from django_delayq.models.fields import utcnow
 from django_delayq.monitoring import explain, status
+from django_delayq.recurrence.point import utcnow
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.app import tasks

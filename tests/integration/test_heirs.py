@@ -14,7 +14,7 @@ from django_delayq import actions
 from django_delayq.admin.schedules import ScheduleAdmin
 from django_delayq.models import Definition, Run, Schedule, Tombstone
 from django_delayq.models.differences import values_of
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from django_delayq.testing import Runner
 from tests.faults.models import NamedSchedule, OwnedSchedule
 from tests.integration.admin_pages import client_for, fields

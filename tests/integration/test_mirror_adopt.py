@@ -9,8 +9,8 @@ from django_delayq import ledger, sync
 from django_delayq.exceptions import ForeignLayout
 from django_delayq.index import Broker, Settlement
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
-from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import to_ms
+from django_delayq.recurrence.point import utcnow
 from django_delayq.sync import layout, pages, swept, write
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions

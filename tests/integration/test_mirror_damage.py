@@ -5,8 +5,8 @@ import pytest
 from django_delayq import actions, sync
 from django_delayq.index import keys
 from django_delayq.models import Run, Schedule, Status
-from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import to_ms
+from django_delayq.recurrence.point import utcnow
 from tests.integration.mirroring import absent, mirrored, schedule, set_due, view
 from tests.support import run_burst
 

@@ -10,8 +10,8 @@ from django.test.utils import CaptureQueriesContext
 from django_delayq import actions, ledger, sync
 from django_delayq.index import EXACT, Definition, Shard
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
-from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms
+from django_delayq.recurrence.point import utcnow
 from tests.integration.mirroring import lose, schedule, set_due
 from tests.support import make_due, run_burst
 

@@ -12,8 +12,8 @@ from django.db.models import F
 from django_delayq import actions, sync
 from django_delayq.ledger import chain
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
-from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms, to_ms
+from django_delayq.recurrence.point import utcnow
 from django_delayq.sync import fast
 from tests.integration.mirroring import absent, mirrored, schedule, view
 from tests.support import YEARLY_CRON, make_due, run_burst

@@ -8,8 +8,8 @@ from django.db.models import F
 
 from django_delayq import sync
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status, Tombstone
-from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms, to_ms
+from django_delayq.recurrence.point import utcnow
 from django_delayq.sync import compare, pages
 from tests.integration.mirroring import absent, flush_at, mirrored, schedule, view
 from tests.support import YEARLY_CRON, make_due, run_burst

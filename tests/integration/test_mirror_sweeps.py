@@ -7,8 +7,8 @@ import pytest
 from django_delayq import actions, sync
 from django_delayq.index import Definition
 from django_delayq.models import Run, Schedule, ScheduleState, Status
-from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms, to_ms
+from django_delayq.recurrence.point import utcnow
 from django_delayq.sync import compare, pages, sweep
 from tests.integration.mirroring import absent, flush_at, lose, mirrored, schedule, set_due, view
 from tests.support import YEARLY_CRON, make_due, run_burst

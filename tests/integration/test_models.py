@@ -14,7 +14,7 @@ from django.db import IntegrityError, connection
 from django.db.models import F
 
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from tests.integration.admin_pages import client_for
 from tests.integration.mirroring import schedule
 

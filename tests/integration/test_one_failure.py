@@ -45,7 +45,8 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import path
 
-from django_delayq import alerts, orders
+from django_delayq import actions
+from django_delayq.monitoring import alerts
 from django_delayq.models.fields import utcnow
 from django_delayq.monitoring.metrics.fleet import told_of_all
 from django_delayq.models import Alert, Schedule
@@ -54,7 +55,7 @@ from django_delayq.models import Alert, Schedule
 def save(request):
     at = utcnow() + timedelta(seconds=1)
     row = Schedule.objects.create(name="nightly", task="tests.app.tasks.fail", kind="once", at=at)
-    orders.run_now(row)
+    actions.run_now(row)
     return HttpResponse("ok")
 
 

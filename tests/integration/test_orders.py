@@ -10,8 +10,8 @@ from django.db import transaction
 from django_delayq import actions, sync
 from django_delayq.exceptions import InvalidBackfill
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
-from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms, to_ms
+from django_delayq.recurrence.point import utcnow
 from tests.acceptance.support import PATIENCE_SECONDS
 from tests.app import tasks
 from tests.integration.admin_pages import kill_redis

@@ -15,8 +15,8 @@ from django_delayq.exceptions import InvalidBackfill
 from django_delayq.ledger import Outcome, Won, pruning, version_of
 from django_delayq.ledger.rows import RunRow
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
-from django_delayq.models.fields import utcnow
 from django_delayq.monitoring import explain
+from django_delayq.recurrence.point import utcnow
 from tests.acceptance.support import PATIENCE_SECONDS
 from tests.integration.histories import NOW, ago, history, horizon, keep, left, prune, run, schedule
 from tests.integration.mirroring import at_once

@@ -11,7 +11,7 @@ from django_delayq import ledger, sync
 from django_delayq.index import web
 from django_delayq.ledger import Outcome, Won
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from django_delayq.sources import declared
 from django_delayq.sync import fast
 from tests.app import tasks

@@ -10,10 +10,10 @@ from django.core.management import CommandError, call_command
 from django_delayq import actions, sync
 from django_delayq.index import Broker, Settlement
 from django_delayq.models import Condition, Origin, Run, ScheduleState
-from django_delayq.models.fields import utcnow
 from django_delayq.monitoring import status
 from django_delayq.monitoring.status import database_side
 from django_delayq.monitoring.status.snapshot import DatabaseView, Snapshot
+from django_delayq.recurrence.point import utcnow
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.app import tasks

@@ -13,10 +13,10 @@ from django_delayq import actions, sync
 from django_delayq.index import Broker, Definition, MinuteCounts
 from django_delayq.index.counters import MISSED
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
-from django_delayq.models.fields import utcnow
 from django_delayq.monitoring import minutes, status
 from django_delayq.monitoring.status import database_side
 from django_delayq.monitoring.status.snapshot import Comparison, RedisView, ServerView, Snapshot
+from django_delayq.recurrence.point import utcnow
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.app import tasks

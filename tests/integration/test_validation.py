@@ -20,10 +20,10 @@ from django_delayq.calls.compat import TaskContext, task
 from django_delayq.calls.validators import MAX_ARGUMENT_BYTES, validate_json
 from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.models import Schedule
-from django_delayq.models.fields import utcnow
 from django_delayq.monitoring.explain.moment import parse_moment
 from django_delayq.monitoring.explain.standing import list_next
 from django_delayq.recurrence import cron
+from django_delayq.recurrence.point import utcnow
 from django_delayq.recurrence.zone import get_zone
 
 pytestmark = pytest.mark.django_db(transaction=True)

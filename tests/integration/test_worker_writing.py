@@ -22,7 +22,7 @@ from django_delayq.index import Shard
 from django_delayq.index.counters import Counts
 from django_delayq.ledger.rows import RunRow
 from django_delayq.models import Origin, Run, Status
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from django_delayq.worker import recorder
 from django_delayq.worker.held import Held, Verdicts
 from django_delayq.worker.loop import Worker

@@ -143,7 +143,7 @@ def test_what_could_never_be_called_is_refused_when_it_is_enqueued(name):
 def test_a_callback_that_was_written_and_not_put_is_put_by_the_sweep(broker, monkeypatch):
     result = app_tasks.noop.using(on_success=tasks.heard).enqueue()
     with monkeypatch.context() as patched:
-        patched.setattr("django_delayq.worker.trip.mirror.put_runs", lambda broker, runs: 0)
+        patched.setattr("django_delayq.worker.trip.sync.put_runs", lambda broker, runs: 0)
         run_burst()
     assert (callbacks().get().status, CALLS) == ("queued", [])
     sync.delta_sweep(broker)

@@ -12,7 +12,7 @@ from django_delayq.calls.capture import listening
 from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
 from django_delayq.exceptions import InvalidArguments, ResultTooLarge
 from django_delayq.models import Output, Run
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from tests.acceptance.support import wait_until
 from tests.app import tasks as app_tasks
 from tests.faults.live import live_worker

@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq.backend import DelayQBackend
 from django_delayq.calls.compat import task_finished, task_started
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from tests.app import tasks as app_tasks
 from tests.jobs import tasks
 from tests.jobs.support import LOGGER, SUCCESSFUL, connected, row, rows, run_burst, tasks_setting, told

@@ -115,6 +115,6 @@ def test_each_logger_of_the_package_is_guarded():
     import re
     from pathlib import Path
 
-    folder = Path(side_channels.__file__).parent
+    folder = Path(side_channels.__file__).parents[1]
     found = {name for path in folder.rglob("*.py") for name in re.findall(r'getLogger\("(.+?)"\)', path.read_text())}
     assert found == set(side_channels.LOGGERS)

@@ -11,8 +11,8 @@ from django.utils import timezone
 
 from django_delayq import actions, ledger
 from django_delayq.exceptions import DelayQError
-from django_delayq.models.fields import utcnow
 from django_delayq.monitoring import explain
+from django_delayq.recurrence.point import utcnow
 from django_delayq.text import plain
 
 

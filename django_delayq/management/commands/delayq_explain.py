@@ -9,8 +9,8 @@ from django.core.management.base import BaseCommand, CommandError
 from django_delayq import ledger
 from django_delayq.calls.validators import is_storable
 from django_delayq.models import Run, Schedule
-from django_delayq.models.fields import utcnow
 from django_delayq.monitoring import explain
+from django_delayq.recurrence.point import utcnow
 from django_delayq.recurrence.zone import get_zone
 from django_delayq.text import plain
 

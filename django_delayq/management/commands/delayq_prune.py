@@ -13,7 +13,7 @@ from django.db import DatabaseError
 from django_delayq import ledger
 from django_delayq.exceptions import DelayQError
 from django_delayq.management.progress import Progress
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from django_delayq.sync import pruning
 from django_delayq.text import plain
 

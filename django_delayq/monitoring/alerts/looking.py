@@ -9,7 +9,7 @@ as long as one of its shards is not built, the others as long as any is.
 from collections.abc import Callable
 from datetime import timedelta
 
-from ...models.fields import utcnow
+from ...recurrence.point import utcnow
 from ..status import Snapshot, judge, look_quickly
 from . import matters, states
 

@@ -31,7 +31,7 @@ from ...calls.compat import mail_connection
 from ...conf.alerts import AlertSettings, secret_bytes
 from ...exceptions import DeliveryFailed
 from ...models import Alert
-from ...models.fields import utcnow
+from ...recurrence.point import utcnow
 from ...text import iso
 from ..outgoing import post
 from ..status import Snapshot

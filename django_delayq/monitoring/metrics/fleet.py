@@ -14,7 +14,7 @@ from ... import conf, ledger
 from ...exceptions import BrokerError
 from ...index.counters import LAG, RAN, Counts, by_queue, outcomes, percentile
 from ...index.web import ask
-from ...models.fields import utcnow
+from ...recurrence.point import utcnow
 from .. import minutes
 from ..status import Snapshot, judge
 from ..status.database_side import compare, find_unknown

@@ -14,7 +14,7 @@ from ...exceptions import ForeignLayout
 from ...index import Broker
 from ...ledger import chain
 from ...models import Condition, Origin, Schedule, ScheduleState, Tombstone
-from ...models.fields import utcnow
+from ...recurrence.point import utcnow
 from ...sync import pruning
 from .snapshot import MOST_COUNTED, MOST_READ, MOST_UNKNOWN, Comparison, DatabaseView, Named, Unnamed
 

@@ -22,7 +22,7 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
 from ... import ledger
 from ...index.keys import grouped
 from ...models import Condition, Control, Origin, Run, Schedule, ScheduleState, Status
-from ...models.fields import utcnow
+from ...recurrence.point import utcnow
 from .snapshot import Named
 
 FEW, MOST_LOOKED_AT = 10_000, 2_000

@@ -16,7 +16,7 @@ from ...exceptions import BrokerError, BrokerUnavailable, DamagedKeys, MissingTa
 from ...index import Broker
 from ...index.web import ask
 from ...models import Control, Schedule
-from ...models.fields import utcnow
+from ...recurrence.point import utcnow
 from ...text import redact_text
 from .. import minutes
 from .database_side import compare, count_all, find_unknown, reach_database

@@ -15,8 +15,8 @@ from ...calls import registry
 from ...calls.decorators import Declared
 from ...models import Declaration, Schedule
 from ...models.differences import RECURRENCE, SWITCH, Values, declared_schedule, differing, shown, values_for, values_of
-from ...models.fields import utcnow
 from ...models.locks import locked
+from ...recurrence.point import utcnow
 from .collect import collect
 
 #: Why a schedule is disabled that the code no longer declares.
@@ -25,7 +25,7 @@ GONE = "The code no longer declares this schedule."
 BY = "delayq_sync"
 #: Each attempt but the last one ends because somebody else has written the same schedule.
 MOST_ATTEMPTS = 5
-logger = logging.getLogger("django_delayq.sources.declared")
+logger = logging.getLogger("django_delayq.sources")
 
 
 @dataclass(slots=True)

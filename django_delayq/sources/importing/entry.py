@@ -13,7 +13,7 @@ from django.db import DatabaseError
 
 from ... import conf
 from ...exceptions import DelayQError, InvalidRecurrence
-from ...models.fields import utcnow
+from ...recurrence.point import utcnow
 
 
 class UnreadableSource(DelayQError):

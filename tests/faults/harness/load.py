@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from django_delayq.models import Schedule
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from tests.acceptance.support import wait_until
 
 from .oracle import History, due_points, histories_of

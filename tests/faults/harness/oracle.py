@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from django_delayq.models import Run, Schedule
-from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import Recurrence, from_ms, to_ms
+from django_delayq.recurrence.point import utcnow
 
 from .trace import Trace
 

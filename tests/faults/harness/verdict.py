@@ -6,8 +6,8 @@ from datetime import datetime
 
 from django_delayq.index import Broker
 from django_delayq.models import Run
-from django_delayq.models.fields import utcnow
 from django_delayq.recurrence import from_ms
+from django_delayq.recurrence.point import utcnow
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 
 from .background import Background

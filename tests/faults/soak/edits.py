@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from django_delayq.actions import run_now
 from django_delayq.models import Schedule
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from tests.faults.harness.load import SECOND, schedules
 from tests.faults.harness.oracle import History
 

@@ -59,7 +59,7 @@ JOBS = (
     ),
     mutant(
         "nohold", "what a worker has is not cancelled", "backend.store:_change",
-        "if conf.get_config().mirror and not mirror.move_now(job, utcnow() + HOLD):", "if False:",
+        "if conf.get_config().mirror and not sync.move_now(job, utcnow() + HOLD):", "if False:",
         hj.cancelled_while_a_worker_has_it, "J a job that a worker has",
     ),
     mutant(

@@ -2,7 +2,7 @@
 
 import time
 
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 
 from .. import histories as h
 from .. import histories_lossy as hl
