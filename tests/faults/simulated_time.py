@@ -12,8 +12,7 @@ from typing import Any
 
 from django_delayq.index import Broker, scripts
 from django_delayq.ledger import rows
-from django_delayq.models import fields
-from django_delayq.recurrence import from_ms
+from django_delayq.recurrence import from_ms, point
 from django_delayq.worker import calling
 
 #: By this line the scripts read the clock, in ms.
@@ -47,7 +46,7 @@ def shift_clocks(replace: Callable[[object, str, Any], object], key: str, wall: 
     replace(scripts, "load", shifted_load)
     replace(Broker, "now_ms", lambda broker: now_ms(broker) + shift(broker))
     replace(Broker, "clocks_ms", lambda broker, places: [at + shift(broker) for at in clocks_ms(broker, places)])
-    for module in (fields, rows, calling):
+    for module in (point, rows, calling):
         replace(module, "datetime", Wall)
 
 
@@ -73,7 +72,7 @@ class SimulatedTime:
     def set(self, instant: datetime) -> None:
         """Set both clocks; they go on from there."""
         self.step_server(instant - self.now())
-        self.wall += instant - fields.utcnow()
+        self.wall += instant - point.utcnow()
 
     def step_server(self, step: timedelta) -> None:
         """Step the server's clock only."""

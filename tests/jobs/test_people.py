@@ -158,7 +158,7 @@ def test_without_redis_nothing_is_cancelled_or_moved_as_nobody_knows_whether_it_
 def test_where_redis_is_lost_on_the_way_the_worker_does_what_the_row_says(backend, act, monkeypatch):
     result = app_tasks.add.using(run_after=HOUR).enqueue(1)
     with monkeypatch.context() as patched:
-        patched.setattr(store.mirror, "follow_after_commit", lambda write, using: None)
+        patched.setattr(store.sync, "follow_after_commit", lambda write, using: None)
         if act == "cancel":
             assert backend.cancel(result.id)
         else:

@@ -9,7 +9,8 @@ from django_delayq import conf
 from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends, task_finished
 from django_delayq.exceptions import JobHeld, WaitRefused
 from django_delayq.index import Broker
-from django_delayq.models import Run, Schedule, fields
+from django_delayq.models import Run, Schedule
+from django_delayq.recurrence import point
 from django_delayq.testing import Runner
 from tests.app import tasks as app_tasks
 from tests.jobs.support import retried, tasks_setting
@@ -206,8 +207,8 @@ def test_it_leaves_nothing_behind(settings):
         app_tasks.add.enqueue(1)
         runner.run_due(MINUTE)
     assert conf.get_config().mirror
-    assert before <= fields.utcnow()
-    assert fields.datetime is datetime
+    assert before <= point.utcnow()
+    assert point.datetime is datetime
 
 
 def test_what_was_enqueued_before_runs_too():

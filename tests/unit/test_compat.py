@@ -15,7 +15,7 @@ names, found = ("InvalidTask", "InvalidTaskBackend"), []
 for name in names:
     found.append(exceptions.__dict__.pop(name, None) or exceptions.__dict__.pop(name + "Error"))
     setattr(exceptions, name + {ending!r}, found[-1])
-from django_delayq import compat
+from django_delayq.calls import compat
 print([getattr(compat, name) for name in names] == found)
 """
 
