@@ -13,8 +13,9 @@ from ..calls import commands, registry
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..models import Schedule
 from ..models.versions import moves_effective_from
+from ..recurrence.phrases import offer
 from ..recurrence.point import utcnow
-from ..recurrence.words import describe, offer
+from ..recurrence.words import describe
 from .display import Html, block, relative
 from .durations import format_duration
 from .glance import is_task_missing

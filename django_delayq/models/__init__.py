@@ -9,19 +9,15 @@ to be mirrored (`Tombstone`), what was counted (`Rollup`), what is held back (`C
 from django.apps import apps
 
 from .alert import Alert
-from .cancellation import Cancellation
 from .control import Control, explain_wait
-from .declaration import Declaration
 from .kept import Definition
-from .output import Output
 from .overview import Overview
 from .queryset import ScheduleQuerySet
-from .rollup import Rollup
+from .records import Cancellation, Declaration, Output, Rollup, Tombstone
 from .run import Origin, Run, RunQuerySet, Status
 from .schedule import Schedule
 from .state import Condition, ScheduleState
 from .tag import Tag, read_tags
-from .tombstone import Tombstone
 
 if apps.is_installed("django.contrib.admin"):
     from . import audit_entry as audit_entry

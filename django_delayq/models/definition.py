@@ -19,10 +19,10 @@ from ..calls.validators import is_storable, validate_json
 from ..conf.alerts import find_refusal
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..recurrence import Cron, Recurrence
+from ..recurrence.phrases import offer
 from ..recurrence.point import utcnow
-from ..recurrence.words import offer
 from ..recurrence.zone import get_zone
-from .values import fields_of
+from .fields import fields_of
 
 if TYPE_CHECKING:
     from .schedule import Schedule

@@ -8,9 +8,9 @@ from ..calls import registry
 from ..calls.decorators import Declared
 from ..text import redact_arguments
 from . import Schedule
-from . import values as as_stored
+from . import fields as as_stored
+from .fields import Values, fields_of, to_json, values_of
 from .kept import SWITCH_FIELDS
-from .values import Values, fields_of, to_json, values_of
 
 __all__ = [
     "FIELDS", "RECURRENCE", "SWITCH", "Unit", "Values", "declared_schedule", "differing", "from_json", "shown",

@@ -17,9 +17,8 @@ from django.db import models, transaction
 from django.db.models import OuterRef, Subquery
 
 from ..recurrence.point import utcnow
-from .fields import UTCDateTimeField
+from .fields import UTCDateTimeField, from_json, to_json, values_of
 from .primary import PrimaryModel, PrimaryQuerySet
-from .values import from_json, to_json, values_of
 
 if TYPE_CHECKING:
     from .schedule import Schedule

@@ -9,13 +9,13 @@ from django.db.models import F, QuerySet
 
 from ..recurrence.point import utcnow
 from ..signals import definitions_changed, definitions_deleted
+from .fields import own_fields
 from .kept import MOST_AT_ONCE, Definition
 from .locks import lock_to_delete, locked
 from .primary import PrimaryQuerySet
+from .records import Tombstone
 from .state import Condition
 from .tag import Tag
-from .tombstone import Tombstone
-from .values import own_fields
 from .versions import BOOKKEEPING_FIELDS, TIMING_FIELDS, is_expression, moved, moved_by, next_generation
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from django.utils.translation import gettext_lazy as _
 from ..calls.results import result_id
 from ..conf import rules
 from ..recurrence.point import utcnow
-from .cancellation import Cancellation
 from .fields import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
+from .records import Cancellation
 
 if TYPE_CHECKING:
     from .schedule import Schedule

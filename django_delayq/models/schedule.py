@@ -13,13 +13,12 @@ from ..recurrence.point import utcnow
 from ..recurrence.policy import Recurring
 from ..recurrence.preview import PreviewPoint, preview
 from .definition import clean_definition, find_doubt
-from .fields import UTCDateTimeField
+from .fields import UTCDateTimeField, own_fields
 from .kept import SWITCH_FIELDS, Definition
 from .locks import lock_to_delete
 from .primary import PrimaryModel
 from .queryset import ScheduleQuerySet
-from .tombstone import Tombstone
-from .values import own_fields
+from .records import Tombstone
 from .versions import BOOKKEEPING_FIELDS, next_version, now_generation
 
 
@@ -132,7 +131,7 @@ class Schedule(Recurring, PrimaryModel):
     doubt = ""
 
     if TYPE_CHECKING:
-        from .declaration import Declaration
+        from .records import Declaration
         from .state import ScheduleState
 
         state: ScheduleState

@@ -166,7 +166,7 @@ class Held:
 
     @property
     def stop_key(self) -> int:
-        """The primary key of its row, by which people stop it, 0 where it has none: see `models/cancellation.py`."""
+        """The primary key of its row, by which people stop it, 0 where it has none: see `models/records.py`."""
         return self.outcome.run.pk if self.outcome else 0
 
     @property

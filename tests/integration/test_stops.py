@@ -10,7 +10,7 @@ from django.db import OperationalError
 
 from django_delayq.exceptions import TaskCancelled
 from django_delayq.models import Cancellation, Run
-from django_delayq.models.cancellation import KEPT
+from django_delayq.models.records import KEPT
 from django_delayq.recurrence.point import utcnow
 from django_delayq.worker import loop, showing
 from django_delayq.worker.calling import perform_task

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from django_delayq.exceptions import InvalidRecurrence
 from django_delayq.recurrence import Cron, Every, Once, Windowed, parse_every
-from django_delayq.recurrence.words import describe, offer
-from django_delayq.recurrence.words.phrases import understand
+from django_delayq.recurrence.phrases import offer, understand
+from django_delayq.recurrence.words import describe
 from tests.unit.timing.test_cron_points import DAYS, MONTHS, QUIET, WEEKDAYS, accepted, fields
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -11,8 +11,8 @@ from ... import ledger
 from ...exceptions import InvalidRecurrence
 from ...ledger import chain
 from ...models import Definition, Origin, Run, Schedule, Status
+from ...models.fields import from_json
 from ...models.run import OPEN
-from ...models.values import from_json
 from ...recurrence import Cron, Recurrence, Windowed, from_ms, to_ms
 from ...recurrence.point import MICROSECOND
 from ...recurrence.preview import clock_changes

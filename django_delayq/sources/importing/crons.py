@@ -19,7 +19,7 @@ from ...recurrence.fields import DayRule
 from ...recurrence.grammar import SPECS, FieldSpec, read_field
 from ...recurrence.point import seconds
 from ...recurrence.preview import clock_changes
-from ...recurrence.words.sets import runs, values_of
+from ...recurrence.words import runs, values_of
 from ...recurrence.zone import DAY, LONGEST_SHIFT, stretch
 from .entry import Refused
 

@@ -9,8 +9,8 @@ takes that or does not. So the grammar may be small, and generous: words between
 import re
 from collections.abc import Iterator
 
-from .. import parse_every
-from .sets import SHORTEST_RUN, runs
+from . import Cron, parse_every
+from .words import SHORTEST_RUN, describe_cron, describe_every, runs
 
 #: What is longer is no phrase.
 LONGEST = 100
@@ -177,3 +177,15 @@ def _numbers(code: str) -> list[int]:
 
 def _shown(run: list[int]) -> str:
     return f"{run[0]}-{run[-1]}" if len(run) >= SHORTEST_RUN else ",".join(map(str, run))
+
+
+def offer(text: str) -> tuple[str, str] | None:
+    """Return the cron expression, or the `@every` of an interval, that a phrase may mean, and its words without a zone.
+
+    None where none is understood. See Note [Phrases are offers].
+    """
+    expression = understand(text)
+    if expression is None:
+        return None
+    every = parse_every(expression)
+    return expression, describe_cron(Cron(expression)) if every is None else describe_every(every)
