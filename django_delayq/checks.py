@@ -25,7 +25,7 @@ from .models.differences import declared_schedule
 from .recurrence import zone
 from .recurrence.point import utcnow
 from .sources import declared
-from .sources.declared.sync import said
+from .sources.declared import said
 from .text import did_you_mean
 
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}

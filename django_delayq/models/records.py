@@ -10,7 +10,6 @@ from django.utils.translation import gettext_lazy as _
 from ..recurrence.point import utcnow
 from .fields import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
-from .run import Run
 from .versions import now_generation
 
 
@@ -21,7 +20,9 @@ class Output(PrimaryModel):
     full sweep deletes.
     """
 
-    run = models.ForeignKey(Run, on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="outputs")
+    run = models.ForeignKey(
+        "django_delayq.Run", on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="outputs"
+    )
     #: Its number among the attempts as people are shown them: see `history.py`.
     attempt = models.PositiveIntegerField(_("attempt"))
     text = models.TextField(_("output"))

@@ -123,7 +123,7 @@ class Run(PrimaryModel):
     unique_key = models.CharField(max_length=32, null=True, editable=False)  # noqa: DJ001 - empty ones would collide
     #: From then on there is no such result; a worker deletes the row.
     expires_at = UTCDateTimeField(null=True, editable=False)
-    #: Somebody has seen its failures up to then: see `monitoring/failures/runs.py`, Note [Dismissed].
+    #: Somebody has seen its failures up to then: see `monitoring/failures.py`, Note [Dismissed].
     dismissed_until = UTCDateTimeField(null=True, editable=False)
 
     objects = RunQuerySet.as_manager()

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from django_delayq.admin import coming as pages
 from django_delayq.models import Condition, Schedule, ScheduleState
-from django_delayq.monitoring.coming import sample
+from django_delayq.monitoring import coming
 from tests.integration.admin_pages import HOSTILE, change_url, make
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -114,9 +114,9 @@ def test_a_hostile_name_and_queue_stay_texts(boss):
 
 
 def test_of_many_schedules_a_sample_is_looked_at_and_the_page_says_so(boss, monkeypatch):
-    monkeypatch.setattr(sample, "MOST_READ", 30)
-    monkeypatch.setattr(sample, "DRAWN_FIRST", 40)
-    monkeypatch.setattr(sample, "DRAWN_AT_MOST", 50)
+    monkeypatch.setattr(coming, "MOST_READ", 30)
+    monkeypatch.setattr(coming, "DRAWN_FIRST", 40)
+    monkeypatch.setattr(coming, "DRAWN_AT_MOST", 50)
     crowd(200)
     page = shown(boss)
     assert "Estimated from 40 of about 200 schedules." in page
@@ -130,8 +130,8 @@ def test_of_many_schedules_a_sample_is_looked_at_and_the_page_says_so(boss, monk
 
 @pytest.mark.parametrize("query", [{}, {"span": "7d"}])
 def test_a_sample_asks_the_database_seldom(boss, monkeypatch, query):
-    monkeypatch.setattr(sample, "MOST_READ", 2)
-    monkeypatch.setattr(sample, "DRAWN_FIRST", 3)
+    monkeypatch.setattr(coming, "MOST_READ", 2)
+    monkeypatch.setattr(coming, "DRAWN_FIRST", 3)
     crowd(30)
     shown(boss, **query)
     with CaptureQueriesContext(connection) as captured:
@@ -141,7 +141,7 @@ def test_a_sample_asks_the_database_seldom(boss, monkeypatch, query):
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="asks PostgreSQL how it finds rows")
 def test_a_sample_is_found_by_indexes(boss, monkeypatch):
-    monkeypatch.setattr(sample, "MOST_READ", 10)
+    monkeypatch.setattr(coming, "MOST_READ", 10)
     crowd(50)
     with CaptureQueriesContext(connection) as captured:
         shown(boss)

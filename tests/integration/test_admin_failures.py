@@ -13,7 +13,6 @@ from django.test.utils import CaptureQueriesContext
 from django_delayq.admin import failures as page_of_failures
 from django_delayq.models import Run, Schedule
 from django_delayq.monitoring import failures
-from django_delayq.monitoring.failures import runs
 from django_delayq.recurrence.point import utcnow
 from tests.integration.admin_pages import HOSTILE, chosen, client_for, make, make_job, texts
 
@@ -103,7 +102,7 @@ def test_only_the_newest_are_read_and_the_page_says_so(boss, broker, monkeypatch
         fail(row, number * HOUR + MINUTE, status="lost" if number % 2 else "failed")
     assert "banner" not in boss.get(PAGE).content.decode()
     assert rows_of(boss.get(PAGE))[0]["is_new"]
-    monkeypatch.setattr(runs, "MOST_READ", 4)
+    monkeypatch.setattr(failures, "MOST_READ", 4)
     page = boss.get(PAGE)
     assert "this is of the newest 4." in page.content.decode()
     assert rows_of(page)[0]["count"] == 4
@@ -116,7 +115,7 @@ def test_what_is_new_is_known_where_a_day_was_read_in_full(boss, broker, monkeyp
     row = make()
     for ago, reason in ((3 * DAY, "New: x"), (2 * DAY, "Old: x"), (2 * HOUR, "Old: x"), (HOUR, "New: x")):
         fail(row, ago, reason)
-    monkeypatch.setattr(runs, "MOST_READ", 3)
+    monkeypatch.setattr(failures, "MOST_READ", 3)
     page = boss.get(PAGE)
     assert "of the newest 3." in page.content.decode() and "is not known" not in page.content.decode()
     assert [(row["text"], row["is_new"]) for row in rows_of(page)] == [("New: x", True), ("Old: x", False)]

@@ -10,7 +10,7 @@ from django_delayq.calls import registry
 from django_delayq.models import Declaration, Schedule
 from django_delayq.models.differences import from_json, to_json, values_of
 from django_delayq.sources import declared
-from django_delayq.sources.declared.sync import GONE
+from django_delayq.sources.declared import GONE
 from tests.integration.mirroring import at_once, mirrored
 
 pytestmark = pytest.mark.django_db(transaction=True)

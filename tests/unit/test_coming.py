@@ -9,9 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_delayq.ledger.rows import ScheduleRow, StateRow
-from django_delayq.monitoring.coming import HOUR, Outlook
-from django_delayq.monitoring.coming.groups import MINUTE, Steps, grouped, per_step
-from django_delayq.monitoring.coming.outlook import minutes_of
+from django_delayq.monitoring.coming import HOUR, MINUTE, Outlook, Steps, grouped, minutes_of, per_step
 from django_delayq.recurrence import Cron, Every, Once, Windowed, wake_at
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)  # a Monday

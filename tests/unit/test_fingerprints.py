@@ -2,8 +2,7 @@
 
 import pytest
 
-from django_delayq.monitoring.failures import digest_of, fingerprint
-from django_delayq.monitoring.failures.fingerprint import MOST_KEPT
+from django_delayq.monitoring.failures import MOST_KEPT, digest_of, fingerprint
 
 SAME = {
     "KeyError: '…'": ["KeyError: 'abc'", 'KeyError: "d e f"', "KeyError: b'\\x00'", r"KeyError: 'it\'s'"],

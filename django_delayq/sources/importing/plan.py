@@ -35,7 +35,7 @@ from ...exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ...models import Schedule
 from ...models.differences import FIELDS, RECURRENCE, SWITCH, Values, differing, shown, to_json, values_for, values_of
 from ...recurrence.point import utcnow
-from ..declared.sync import said
+from ..declared import said
 from .crons import clock_note
 from .entry import Entry, Refused
 

@@ -1,23 +1,93 @@
-"""How many due points lie in each step of a time, and when their runs start. Reads no table and no clock.
+"""What is to come: due points of all schedules, counted or estimated, where they heap up, and the next ones by name."""
 
-Note [Once for each definition]
-Thousands of schedules have the same handful of recurrences. Those that fall due in the same minutes are counted once:
-cron expressions that match the same times, intervals of whole minutes whose points are in the same minutes, and what a
-bound does not touch in the time that is looked at. Steps are whole minutes, so nothing finer is told apart.
-"""
-
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
+from random import Random
 from typing import Any, NamedTuple
 
-from ...exceptions import InvalidRecurrence
-from ...ledger.chain import state_of
-from ...ledger.rows import AnySchedule
-from ...recurrence import Cron, Every, Recurrence, Windowed, wake_at
-from ...recurrence.point import EPOCH, MICROSECOND
-from .sample import left as left_of
+from django.db.models import Max, Min
+
+from .. import ledger
+from ..exceptions import InvalidRecurrence
+from ..ledger.chain import state_of
+from ..ledger.rows import AnySchedule, ScheduleRow
+from ..models import Condition, Schedule, ScheduleState
+from ..recurrence import Cron, Every, Recurrence, Windowed, wake_at
+from ..recurrence.point import EPOCH, MICROSECOND
+from ..recurrence.preview import preview
+
+#: So many enabled schedules are looked at, all of them; of more, about so many are drawn.
+MOST_READ = 2_000
+#: So many keys are drawn at first, and at most where few of them hit.
+DRAWN_FIRST, DRAWN_AT_MOST = 2_500, 20_000
+
+
+def left(schedule: AnySchedule) -> int | None:
+    """Return how many due points a schedule may still execute; None for any number."""
+    return None if schedule.max_runs is None else max(0, schedule.max_runs - state_of(schedule).run_count)
+
+
+def goes_on(schedule: AnySchedule) -> bool:
+    """Say whether a schedule may run: enabled, and neither exhausted nor parked."""
+    ended = state_of(schedule).condition in (Condition.EXHAUSTED, Condition.PARKED)
+    return schedule.enabled and not ended and left(schedule) != 0
+
+
+class Sample(NamedTuple):
+    """Schedules that go on, each standing for `weight` of them; `total` is how many there are, if need be about."""
+
+    rows: Sequence[AnySchedule]
+    weight: float
+    total: int
+
+    @property
+    def is_estimate(self) -> bool:
+        """Say whether others were left out."""
+        return self.weight != 1
+
+
+def read(now: datetime) -> Sample:
+    """Return all schedules that go on, or some of them. See Note [Sample]. Asks the database four times at most."""
+    found = Schedule.objects.using(ledger.database()).filter(enabled=True).order_by("name")
+    pks = list(found.values_list("pk", flat=True)[: MOST_READ + 1])
+    if len(pks) > MOST_READ:
+        return _draw(now)
+    rows = _load(pks)
+    return Sample(rows, 1, len(rows))
+
+
+def next_runs(now: datetime, most: int) -> list[tuple[datetime, ScheduleRow]]:
+    """Return the next due points, the earliest first, each with its schedule."""
+    states = ScheduleState.objects.using(ledger.database()).filter(next_due_at__gte=now, schedule__enabled=True)
+    found = []
+    for row in _load(states.order_by("next_due_at").values_list("pk", flat=True)[:most]):
+        with suppress(InvalidRecurrence, ValueError):  # it will be parked
+            found += [(point.due_at, row) for point in preview(row, most, now) if point.runs]
+    return sorted(found, key=lambda each: (each[0], each[1].name))[:most]
+
+
+def _draw(now: datetime) -> Sample:
+    found = Schedule.objects.using(ledger.database()).order_by().aggregate(low=Min("pk"), high=Max("pk"))
+    every, lot = range(found["low"], found["high"] + 1), Random(f"{now:%Y-%m-%d %H}")  # noqa: S311 - no secret
+    drawn = set(lot.sample(every, min(DRAWN_FIRST, len(every))))
+    rows = _load(drawn)
+    if len(rows) < MOST_READ // 2:
+        wanted = min(DRAWN_AT_MOST, len(every), len(drawn) * MOST_READ // max(1, len(rows)))
+        further = set(lot.sample(every, wanted)) - drawn
+        rows += _load(further)
+        drawn |= further
+    weight = len(every) / len(drawn)
+    return Sample(rows, weight, round(len(rows) * weight))
+
+
+def _load(pks: Iterable[int]) -> list[ScheduleRow]:
+    """Return those of these schedules that go on."""
+    return [row for row in ledger.load_schedules(pks).values() if goes_on(row)]
+
 
 MINUTE = timedelta(minutes=1)
 #: So many points of a schedule with jitter are followed one by one; more are counted as if there was no jitter.
@@ -74,11 +144,11 @@ def grouped(schedules: Iterable[AnySchedule], since: datetime, end: datetime) ->
         except (InvalidRecurrence, ValueError, OverflowError):
             continue
         rule = _within(rule, since - schedule.jitter, end)
-        after, left = base if base > since else None, left_of(schedule)
-        key = (_key(rule), after, left)
+        after, remaining = base if base > since else None, left(schedule)
+        key = (_key(rule), after, remaining)
         group = found.get(key)
         if group is None:
-            group = found[key] = Group(rule, after, left)
+            group = found[key] = Group(rule, after, remaining)
         group.schedules.append(schedule)
     return list(found.values())
 
@@ -201,4 +271,70 @@ def _cut(counts: dict[int, int], left: int) -> dict[int, int]:
             break
         found[number] = min(left, counts[number])
         left -= found[number]
+    return found
+
+
+HOUR = timedelta(hours=1)
+#: So many hours are looked into for their busiest minutes: those in which the most schedules fall due.
+HOURS_LOOKED_INTO = 4
+#: So many minutes are named.
+PEAKS = 3
+
+
+class Peak(NamedTuple):
+    """A minute, and how many runs start in it."""
+
+    at: datetime
+    runs: int
+
+
+class Outlook:
+    """Due points of these schedules in so many hours from `first` on; what lies before `since` does not count."""
+
+    def __init__(self, schedules: Iterable[AnySchedule], first: datetime, hours: int, since: datetime) -> None:
+        self.steps = Steps(first, HOUR, hours, since)
+        self._counted = [
+            (group, per_step(group.rule, self.steps, group.after, group.left))
+            for group in grouped(schedules, since, self.steps.end)
+        ]
+
+    def by_queue(self) -> dict[str, list[int]]:
+        """Return how many due points each queue has in each hour; only queues that have some."""
+        found: dict[str, list[int]] = {}
+        for group, counts in self._counted:
+            if counts:
+                for queue, number in Counter(each.queue for each in group.schedules).items():
+                    column = found.setdefault(queue, [0] * self.steps.number)
+                    for hour, count in counts.items():
+                        column[hour] += count * number
+        return found
+
+    def peaks(self) -> list[Peak]:
+        """Return the minutes in which the most runs start, the highest first; jitter is counted in.
+
+        They are those of the hours with the most schedules. A minute is missed only where a few schedules start more
+        often than once in it, or where more than HOURS_LOOKED_INTO hours have as many schedules.
+        """
+        best: list[Peak] = []
+        crowds: Counter[int] = Counter()
+        for group, counts in self._counted:
+            for hour in counts:
+                crowds[hour] += len(group.schedules)
+        for hour, most in crowds.most_common(HOURS_LOOKED_INTO):
+            if len(best) == PEAKS and best[-1].runs >= most:
+                break
+            first = self.steps.first + hour * HOUR
+            groups = [group for group, counts in self._counted if hour in counts or group.moves]
+            minutes = minutes_of(groups, first, self.steps.since)
+            best += [Peak(first + number * MINUTE, count) for number, count in enumerate(minutes) if count]
+            best = sorted(best, key=lambda peak: (-peak.runs, peak.at))[:PEAKS]
+        return best
+
+
+def minutes_of(groups: Iterable[Group], hour: datetime, since: datetime) -> list[int]:
+    """Return how many runs start in each minute of the hour that begins then."""
+    found = [0] * 60
+    for group in groups:
+        for number, count, schedules in starts(group, Steps(hour, MINUTE, 60, since)):
+            found[number] += count * len(schedules)
     return found

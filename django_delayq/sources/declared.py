@@ -1,23 +1,85 @@
-"""One sync: compares what the code declares with the database and writes what differs. See Note [Who syncs]."""
+"""Brings schedules that the code declares into the database. Redis follows as after every other save.
+
+Note [Whose field]
+The code owns every field but the switch (`enabled` and its reason), which it gives a new schedule only; people own that
+and the tags. A sync writes what the code says over whatever stands there, and the admin lets nobody edit it.
+
+Note [Who syncs]
+Only `delayq_sync`, and `migrate` where SYNC_AFTER_MIGRATE asks for it: never a worker, a web process or an import.
+During a deploy old and new code run side by side; if each wrote what it declares, the schedules would change to and fro
+with every start of a process, and every change of a recurrence begins it anew.
+"""
 
 import logging
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Self
 
+from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connections, transaction
 from django.db.models import Q
+from django.db.models.signals import post_migrate
 
-from ... import ledger
-from ...calls import registry
-from ...calls.decorators import Declared
-from ...models import Declaration, Schedule
-from ...models.differences import RECURRENCE, SWITCH, Values, declared_schedule, differing, shown, values_for, values_of
-from ...models.locks import locked
-from ...recurrence.point import utcnow
-from .collect import collect
+from .. import conf, ledger
+from ..calls import registry
+from ..calls.decorators import Declared, made
+from ..models import Declaration, Schedule
+from ..models.differences import RECURRENCE, SWITCH, Values, declared_schedule, differing, shown, values_for, values_of
+from ..models.locks import locked
+from ..recurrence.point import utcnow
+
+
+def connect() -> None:
+    """Have `migrate` sync, where SYNC_AFTER_MIGRATE asks for it."""
+    app = apps.get_app_config("django_delayq")
+    post_migrate.connect(_migrated, sender=app, dispatch_uid="django_delayq.migrated")
+
+
+def _migrated(using: str, verbosity: int, stdout: Any = None, **kwargs: Any) -> None:
+    if conf.get_config().sync_after_migrate and conf.mirrors():
+        say = stdout.write if stdout is not None and verbosity else lambda line: None
+        sync_after_migrate(using, say=say)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """`declared` are to be brought into the database. `twice` share their key or name with another, `outside` stand
+    where not every process would find them. Each in order of name.
+    """
+
+    declared: Sequence[Declared]
+    twice: Sequence[Declared]
+    outside: Sequence[Declared]
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys that the code has: what is not among them is gone."""
+        return frozenset(each.key for each in (*self.declared, *self.twice))
+
+
+def collect() -> Collected:
+    """Import the task modules and return what they declare. See Note [Same in every process].
+
+    Raises:
+        ImportError: A task module cannot be imported, and not just for a foreign package; the message names the line.
+    """
+    for broken in registry.broken_modules():
+        if not broken.package:
+            raise ImportError(str(broken))
+    tasks, modules = registry.get_tasks(), frozenset(registry.module_names())
+    inside: list[Declared] = []
+    outside: list[Declared] = []
+    for each in sorted(made(), key=lambda one: (one.values["name"], one.key, one.module)):
+        known = each.task in tasks and each.module in {each.func.__module__, *modules}
+        (inside if known else outside).append(each)
+    keys = Counter(each.key for each in inside)
+    names = Counter(each.values["name"] for each in inside)
+    twice = [each for each in inside if keys[each.key] > 1 or names[each.values["name"]] > 1]
+    return Collected([each for each in inside if each not in twice], twice, outside)
+
 
 #: Why a schedule is disabled that the code no longer declares.
 GONE = "The code no longer declares this schedule."
