@@ -19,7 +19,7 @@ from .calls.call import alias_for
 from .calls.isolation import isolation_of
 from .exceptions import BrokerError
 from .index import aliases, engine, probe
-from .ledger.sqlite import WANTED, lacking
+from .ledger.bulk import WANTED, lacking
 from .models import Declaration, Run, Schedule, ScheduleState, Tombstone
 from .models.differences import declared_schedule
 from .recurrence import zone

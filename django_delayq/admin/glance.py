@@ -26,8 +26,8 @@ from ..monitoring import status
 from ..recurrence.point import known_ms, utcnow
 from ..recurrence.words import describe
 from .display import Html, badge, instant, milliseconds, relative, sentence, status_badge, zone_of
+from .facts import dots, recent
 from .filters import used_by
-from .recent import dots, recent
 
 if TYPE_CHECKING:
     from ..index import EntryView

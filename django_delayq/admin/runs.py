@@ -19,9 +19,9 @@ from django.utils.translation import gettext_lazy
 from .. import ledger
 from ..backend import DelayQBackend
 from ..calls import parse_id
-from ..calls.callbacks import NAMES as CALLBACKS
 from ..calls.compat import task_backends
 from ..calls.handover import REASON as HANDED_OVER
+from ..calls.options import NAMES as CALLBACKS
 from ..models import Origin, Run, Schedule, Status, explain_wait
 from ..recurrence.point import utcnow
 from ..text import plain, redact

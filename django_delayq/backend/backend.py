@@ -14,11 +14,10 @@ from django.core import checks
 
 from .. import conf
 from ..calls import history, registry, tracing
-from ..calls.callbacks import NAMES as CALLBACKS
-from ..calls.callbacks import path_of
 from ..calls.compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist
 from ..calls.isolation import validate_isolation
-from ..calls.options import Retries, parse
+from ..calls.options import NAMES as CALLBACKS
+from ..calls.options import Retries, parse, path_of
 from ..calls.results import as_called, new_result
 from ..calls.task import DelayQTask, retries_of, unique_key_of
 from ..exceptions import JobHeld, UnknownTask

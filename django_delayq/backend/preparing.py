@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import conf
 from ..calls import registry, tracing
-from ..calls.callbacks import callbacks_of
 from ..calls.compat import AnyTask, InvalidTask, TaskResultStatus
+from ..calls.options import callbacks_of
 from ..calls.results import JobResult, key_hash, local, new_tokens
 from ..calls.task import retries_of, unique_key_of
 from ..calls.validators import validate_call

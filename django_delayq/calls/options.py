@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from ..text import did_you_mean
-from .compat import InvalidTaskBackend
+from . import registry
+from .compat import AnyTask, InvalidTask, InvalidTaskBackend, is_task
 
 DAY_SECONDS = 86_400.0
 MAX_SECONDS = 366 * DAY_SECONDS
@@ -94,3 +95,33 @@ def checked(name: str, value: Any) -> Any:
     if not fits:
         raise ValueError(f"{name!r} must be {wanted}, not {value!r}.")
     return value
+
+
+NAMES = ("on_success", "on_failure")
+
+
+def path_of(name: str, value: object) -> str:
+    """Return the path of the task that an option names, '' for none.
+
+    Raises:
+        InvalidTask: It is neither a task nor a text.
+    """
+    if is_task(value):
+        return str(value.module_path)
+    if value is not None and not isinstance(value, str):
+        raise InvalidTask(f"{name} must be a @task function or its path, not {value!r}.")
+    return value or ""
+
+
+def callbacks_of(task: AnyTask) -> dict[str, str]:
+    """Return the paths that a task names for its success and its failure, as far as it names any.
+
+    Raises:
+        InvalidTask: They are no tasks.
+        UnknownTask: No installed app offers such a task.
+        InvalidArguments: It does not take the id of a result.
+    """
+    paths = {name: path for name in NAMES if (path := path_of(name, getattr(task, name, None)))}
+    for path in set(paths.values()):
+        registry.check_call(registry.get_task(path), ["id"], {})
+    return paths

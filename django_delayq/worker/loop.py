@@ -27,8 +27,8 @@ from . import spans
 from .calling import execute, give_up
 from .dispatch import Claims, Controls, Dispatcher
 from .held import Held, LeaseKeeper
-from .memory import resident_mb
 from .options import OK, RECYCLE, UNFINISHED, WorkerOptions
+from .processes.process import resident_mb
 from .recorder import Counting, Recorder
 from .showing import Showing, Stops
 from .slots import Contexts, Slots, forget_connections

@@ -7,7 +7,7 @@ from django.core.checks import run_checks
 from django.db import connections
 
 from django_delayq import checks
-from django_delayq.ledger.sqlite import prepare
+from django_delayq.ledger.bulk import prepare
 from django_delayq.management.commands import delayq_worker
 
 GOOD = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL;"}

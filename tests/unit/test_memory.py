@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_delayq.worker.memory import _asked_of_ps, resident_mb
+from django_delayq.worker.processes.process import _asked_of_ps, resident_mb
 
 
 def test_the_memory_is_told_alike_by_the_kernel_and_by_ps():

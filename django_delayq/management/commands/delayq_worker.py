@@ -20,7 +20,7 @@ from django_delayq.calls.capture import listening
 from django_delayq.calls.compat import task
 from django_delayq.calls.side_channels import note_handler_failure
 from django_delayq.exceptions import DelayQError, OutdatedRelease
-from django_delayq.ledger import sqlite
+from django_delayq.ledger import bulk
 from django_delayq.monitoring import metrics
 from django_delayq.worker import http
 from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter, LogQueue
@@ -180,10 +180,10 @@ class Command(BaseCommand):
 def _prepare_database(parent: Parent | None) -> None:
     """Set what SQLite needs. Called where a log that cannot be written holds up nothing."""
     database = connections[ledger.database()]
-    lacking = sqlite.prepare(database)
+    lacking = bulk.prepare(database)
     if lacking and parent is None:
         text = "The OPTIONS of the SQLite database %r do not suit several writers: %s. %s"
-        kept = "Workers keep what is set there." if sqlite.lacking(database) else "Workers set this for themselves."
+        kept = "Workers keep what is set there." if bulk.lacking(database) else "Workers set this for themselves."
         logger.warning(text, database.alias, ", ".join(lacking), f"{kept} {UNSET}")
 
 

@@ -17,7 +17,7 @@ ORIGINS = {
     "django-tasks-scheduler": ("django_tasks_scheduler", ""),
     "huey": ("huey", "the dotted path to the Huey instance"),
     "procrastinate": ("procrastinate", "the dotted path to the App"),
-    "json": ("json_lines", "a file that delayq_export wrote, or -"),
+    "json": ("export", "a file that delayq_export wrote, or -"),
 }
 
 

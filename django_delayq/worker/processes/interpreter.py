@@ -22,14 +22,13 @@ from ... import conf, ledger
 from ...calls import capture, registry, tracing
 from ...calls.context import EXECUTING
 from ...exceptions import TaskCancelled, TaskTimeout
-from ...ledger import sqlite
+from ...ledger import bulk
 from ..announcing import running_job
 from ..calling import call_cancellable, context_of, take
 from ..held import Held
 from ..logs import LogQueue
-from ..memory import MEBIBYTE
-from .children import end_as_child
 from .crossing import pack_error, unpack_outcome
+from .process import MEBIBYTE, end_as_child
 
 #: A pipe takes so many bytes at once, whoever else writes into it: POSIX' PIPE_BUF is 512 at least.
 ATOMIC_BYTES = 512
@@ -70,7 +69,7 @@ class _Output(capture.Output):
 def serve(channel: int, heard: int) -> None:
     """Serve as the process of an isolated task, on these two descriptors; the task's own children get neither."""
     with socket.socket(fileno=channel) as ours:
-        sqlite.prepare(connections[ledger.database()])
+        bulk.prepare(connections[ledger.database()])
         registry.get_tasks()
         connections.close_all()
         signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)  # from now on they wait for the task to begin

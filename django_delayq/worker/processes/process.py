@@ -23,17 +23,18 @@ there is nothing to wait for but courtesy: what is left has the rest of the grac
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
 from ...calls.capture import nowhere
-from .children import end_children
 
 #: The signals that a worker obeys.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -112,3 +113,53 @@ def open_standard_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, nowhere())
+
+
+logger = logging.getLogger("django_delayq.worker")
+
+
+def end_as_child(error: BaseException | None) -> NoReturn:
+    """End a child that came back from its task: what follows, outcome and connections, is its parent's."""
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    else:
+        status = int(error is not None)
+        if error is not None:
+            logger.error("A process that a task has forked failed.", exc_info=error)
+    os._exit(status)
+
+
+def end_children() -> None:
+    """Tell what tasks started by `multiprocessing` and left running to end. Waits for nothing."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    for child in multiprocessing.active_children() if multiprocessing else ():
+        with suppress(Exception):
+            child.terminate()
+
+
+MEBIBYTE = 1024 * 1024
+STATM = Path("/proc/self/statm")
+
+
+def resident_mb() -> float:
+    """Return the resident memory of this process in MiB. See Note [Resident memory].
+
+    Raises:
+        OSError: Neither /proc nor `ps` can be read here.
+    """
+    try:
+        pages = int(STATM.read_text().split()[1])
+    except FileNotFoundError:
+        return _asked_of_ps()
+    return pages * os.sysconf("SC_PAGE_SIZE") / MEBIBYTE
+
+
+def _asked_of_ps() -> float:
+    command = ["ps", "-o", "rss=", "-p", str(os.getpid())]  # the answer is in KiB
+    try:
+        answer = subprocess.run(command, capture_output=True, check=False, timeout=10)  # noqa: S603 - a fixed command
+    except subprocess.SubprocessError as error:
+        raise OSError(str(error)) from error
+    if not answer.stdout.strip().isdigit():
+        raise OSError(f"ps does not tell the memory of a process: {(answer.stderr or answer.stdout).decode()!r}")
+    return int(answer.stdout) / 1024
