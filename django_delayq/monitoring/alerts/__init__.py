@@ -3,7 +3,7 @@
 What is wrong is judged by `status`; here it is looked at again and again, remembered in rows, and told.
 """
 
-from .matters import look_now
 from .sending import deliver, deliver_pending
+from .states import look_now
 
 __all__ = ["deliver", "deliver_pending", "look_now"]

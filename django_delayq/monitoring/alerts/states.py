@@ -5,6 +5,11 @@ A state is told when two looks, `EVERY` seconds apart, have seen it, and recover
 itself within seconds is no message. Who wins the change of the row writes the jobs that deliver it in the same
 transaction. So a kill leaves both or neither; a flush of Redis loses neither, as the jobs are rows too; and two that
 look at the same time tell it once.
+
+Note [What is not known]
+While Redis does not answer, or a shard is being rebuilt after a flush, there is nothing to tell of it: queues are
+empty, no worker has said yet that it lives. Then the states that are judged by Redis stay as they are, those of a queue
+as long as one of its shards is not built, the others as long as any is.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +26,10 @@ from ...calls.call import alias_for
 from ...calls.side_channels import send
 from ...conf.alerts import AlertSettings
 from ...models import Alert
+from ...recurrence.point import utcnow
 from ...signals import alert_changed
+from ..status import Snapshot, judge, look_quickly
+from . import matters
 from .matters import Matter
 
 #: Rows of what has recovered stay for so long.
@@ -31,7 +39,48 @@ HELD = 0.8
 #: A message that nobody takes is tried for about half a day.
 ATTEMPTS, BACKOFF_SECONDS, TIMEOUT_SECONDS = 20, 10, 120
 
+#: These are judged whatever Redis is like.
+BY_THE_DATABASE = frozenset((*matters.FINDERS, "failed_jobs"))
+#: And these say what Redis is like.
+OF_REDIS = frozenset(("redis_unreachable", "not_built", "damaged_keys"))
+
 Key = tuple[str, str]
+
+
+def look_now() -> Snapshot:
+    """Look, and have every state follow what is seen; see `follow`. For looks at the same time no harm is done.
+
+    Raises:
+        DatabaseError: The database does not answer.
+        ImproperlyConfigured: Nobody could be told; see `find_jobs`.
+    """
+    snapshot = look_quickly(server=True)
+    known: dict[str, list[int]] = {}
+    rows = standing()
+    for kind, subject in rows:
+        if kind in matters.FINDERS and subject:
+            known.setdefault(kind, []).append(int(subject))
+    found = [*matters.of_problems(judge(snapshot)), *matters.of_failed_jobs(), *matters.of_schedules(known)]
+    is_known = _what_is_known(snapshot)
+    now = utcnow()
+    seen = {(each.kind, each.subject): each for each in reversed(found) if is_known(each.kind, each.queue)}
+    follow(rows, seen, is_known, now)
+    forget(now - timedelta(days=DAYS_KEPT))
+    return snapshot
+
+
+def _what_is_known(snapshot: Snapshot) -> Callable[[str, str], bool]:
+    """See Note [What is not known]."""
+    redis, compared = snapshot.redis, snapshot.comparison
+    answers = redis is not None and compared is not None and not compared.foreign
+    unbuilt = {shard.queue for shard in redis.shards if shard.epoch != "built"} if redis is not None else set()
+
+    def is_known(kind: str, queue: str) -> bool:
+        if kind in BY_THE_DATABASE or kind in OF_REDIS:
+            return kind != "not_built" or redis is not None
+        return answers and (queue not in unbuilt if queue else not unbuilt)
+
+    return is_known
 
 
 def standing() -> dict[Key, Alert]:
