@@ -49,8 +49,6 @@ PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 MAX_SHARDS = 4096
 #: The layout of the database and of the index in Redis. See `sync/layout.py`, Note [Releases of one layout].
 LAYOUT = 1
-#: Scripts unpack a whole batch onto Lua's stack, and larger batches only block Redis for longer.
-MAX_BATCH_SIZE = 1000
 
 
 def _setting(default: Value, rule: rules.Rule) -> Value:
@@ -68,12 +66,7 @@ class Config:
     shards: int | Mapping[str, int] = _setting(1, rules.number(1, MAX_SHARDS, whole=True))
     #: Renewed after a third of it: sooner than a score that was lost under a lease comes due, see `upsert.lua`.
     lease_seconds: float = _setting(30, rules.number(1, 120))
-    max_reclaims: int = _setting(3, rules.number(0, 1000, whole=True))
-    idle_cap_seconds: float = _setting(30, rules.number(0.05, 60))
     drain_seconds: float = _setting(25, rules.number(0, 3600))
-    timeout_grace_seconds: float = _setting(10, rules.number(0, 3600))
-    running_after_seconds: float = _setting(1, rules.number(0, 3600))
-    batch_size: int = _setting(100, rules.number(1, MAX_BATCH_SIZE, whole=True))
     #: Of what an execution has logged and printed; 0: nothing is kept.
     max_output_bytes: int = _setting(64 * 1024, rules.number(0, 512 * 1024, whole=True))
     max_result_bytes: int = _setting(64 * 1024, rules.number(1024, 64 * 1024 * 1024, whole=True))
@@ -83,7 +76,6 @@ class Config:
     task_aliases: Mapping[str, str] = field(default_factory=dict, metadata={"rule": rules.RENAMED})
     mirror: bool = _setting(True, rules.BOOLEAN)
     redis_in_tests: bool = _setting(False, rules.BOOLEAN)
-    min_interval_seconds: float = _setting(1, rules.number(0.001, 86400))
     #: By outcome where it is a mapping; None and what it does not name is kept for ever.
     history_days: int | Mapping[str, int | None] | None = _setting(None, rules.HISTORY)
     sync_after_migrate: bool = _setting(False, rules.BOOLEAN)
@@ -94,6 +86,20 @@ class Config:
     command_memory_mb: int | None = _setting(None, rules.MEMORY)
     #: None: nobody looks, nobody is told, and nothing is pinged.
     alerts: AlertSettings | None = None
+
+    # Constants, which settings do not change. Tests shorten them.
+    #: Take-overs after which an execution is recorded as lost.
+    max_reclaims: int = 3
+    #: Longest wait of an idle worker between two looks into Redis, in seconds. A lost hint delays work by so much.
+    idle_cap_seconds: float = 30
+    #: Time that a task has to react to its timeout, in seconds.
+    timeout_grace_seconds: float = 10
+    #: Running time from which on an execution has a row with the status `running`, in seconds.
+    running_after_seconds: float = 1
+    #: Entries per claim, per write to the ledger and per settlement. Larger batches block Redis for longer.
+    batch_size: int = 100
+    #: Shortest interval that a form accepts, in seconds.
+    min_interval_seconds: float = 1
 
     def days_kept(self, outcome: str) -> int | None:
         """Return for how many days runs of this outcome are kept; None for ever."""
@@ -211,7 +217,8 @@ def _load() -> Config:
     raw = getattr(settings, "DELAYQ", {})
     if not isinstance(raw, Mapping):
         raise ImproperlyConfigured(f"DELAYQ must be a dict, not {type(raw).__name__}.")
-    readers = {item.name.upper(): partial(_read, item) for item in fields(Config)}
+    settable = (item for item in fields(Config) if item.metadata or item.name == "alerts")
+    readers = {item.name.upper(): partial(_read, item) for item in settable}
     config = Config(**rules.read_all(raw, "DELAYQ", readers))
     _check_queues(config)
     return config

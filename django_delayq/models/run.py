@@ -182,7 +182,7 @@ class Run(PrimaryModel):
 
         Within about two seconds `TaskCancelled` is raised in the task, on whatever worker, and it is recorded as failed
         (cancelled) without another attempt. A task that waits in C sees it afterwards only; what has not ended
-        `TIMEOUT_GRACE_SECONDS` later is recorded without it, and its process replaced. What waits for its execution, or
+        `timeout_grace_seconds` later is recorded without it, and its process replaced. What waits for its execution, or
         for another attempt, is stopped once that has run for a second.
         """
         if not Status(self.status).is_open:

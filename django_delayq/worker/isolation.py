@@ -7,8 +7,8 @@ what merely waited in the process that died was not its killer. The first take-o
 most processes die of a deploy or of the machine. From the second one on an entry runs alone: the process stops
 claiming, hands back what has not started, waits for what runs and for its records, and then executes nothing else until
 this one has ended and is recorded. So whatever is beside a killer dies with it twice at most, however often the killer
-comes back, and never reaches MAX_RECLAIMS by somebody else's fault. The killer itself is lost(poison) after
-MAX_RECLAIMS take-overs, and its schedule goes on.
+comes back, and never reaches `max_reclaims` by somebody else's fault. The killer itself is lost(poison) after
+`max_reclaims` take-overs, and its schedule goes on.
 
 Waiting ends: behind a task that takes hours the suspect is handed back after ALONE_WITHIN_SECONDS, for another worker
 or a later try, with a delay that grows, because this process claims nothing meanwhile.

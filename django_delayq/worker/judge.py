@@ -53,10 +53,10 @@ row a stale holder could still record while the next one executes. Only then the
 
 Note [Shown while it runs]
 A point's row is written with its outcome, and a job's row says nothing of its first execution until that ends.
-People want to know what runs now, where and since when, and what a process that died was at. So what has run for
-RUNNING_AFTER_SECONDS is written down as a take-over is, but without being counted: by the same compare-and-set, so that
-the outcome is written over that row and over no other; and together with what is skipped for it (rule R9). Where
-somebody else has decided meanwhile, or the database fails, the task goes on all the same: its outcome finds out.
+People want to know what runs now, where and since when, and what a process that died was doing. So an execution that
+has lasted `running_after_seconds` gets a row as a take-over does, but is not counted: by the same compare-and-set, so
+that the outcome replaces that row and no other; and together with what is skipped for it (rule R9). If another worker
+has decided in the meantime, or the database fails, the task goes on: the write of its outcome finds out.
 """
 
 import copy

@@ -4,7 +4,7 @@ Note [Soft and hard timeouts]
 Soft: after the schedule's `timeout` the exception `TaskTimeout` is raised in the task's thread. Python delivers it
 between two steps of Python code: a task that sleeps, waits for a socket or computes in C sees it only afterwards. An
 `async def` task is cancelled by its event loop instead (`calling.py`), because a loop that waits is such a C call.
-Hard: what has not ended `TIMEOUT_GRACE_SECONDS` later cannot be stopped by any means that Python has. Its outcome is
+Hard: what has not ended `timeout_grace_seconds` later cannot be stopped by any means that Python has. Its outcome is
 recorded without it, and the process ends, because the thread is lost. Whichever of the two comes first, the end
 of the task or the hard timeout, decides the outcome (`Held.conclude`); the other one is discarded. Whoever stops a task
 while it runs has both done at once, with the grace between them, also where it has no timeout: so every execution is

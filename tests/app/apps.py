@@ -1,7 +1,10 @@
-"""The app of the tests: makes the places at which they end, stop or delay a process."""
+"""The app of the tests: makes the places at which they end, stop or delay a process, and lets them set constants."""
+
+from dataclasses import fields
 
 from django.apps import AppConfig
 
+from django_delayq.conf import Config, rules
 from tests import failpoints
 
 
@@ -13,3 +16,15 @@ class TestsConfig(AppConfig):
     def ready(self) -> None:
         """Wrap what is loaded by now."""
         failpoints.install()
+        let_constants_be_set()
+
+
+def let_constants_be_set():
+    """Have DELAYQ take the constants of `Config` too, in the processes of tests only."""
+    strict, names = rules.read_all, {item.name.upper() for item in fields(Config) if not item.metadata} - {"ALERTS"}
+
+    def read_all(raw, name, readers):
+        settings = {key: value for key, value in raw.items() if name != "DELAYQ" or key not in names}
+        return strict(settings, name, readers) | {key.lower(): raw[key] for key in raw.keys() - settings.keys()}
+
+    rules.read_all = read_all

@@ -78,7 +78,7 @@ def test_a_failure_shows_its_last_line(broker):
         ("lost", "paused", "worker vanished", ""),
         ("failed", "catch_up_window", "after the catch-up window", "backoff shorter"),
         ("lost", "catch_up_window", "worker vanished", ""),
-        ("lost", "poison", "MAX_RECLAIMS", "Look for what kills the worker"),
+        ("lost", "poison", "three take-overs", "Look for what kills the worker"),
         ("lost", "the schedule was deleted", "the schedule was deleted", ""),
     ],
 )
@@ -323,7 +323,7 @@ def test_a_job_that_has_ended_is_told_with_its_outcome_and_how_long_its_row_is_k
         ({"queue": "gone"}, "DELAYQ['QUEUES'] does not name queue gone here"),
         ({"unique_key": "0" * 32}, "It has its unique key until it starts"),
         ({"unique_key": "0" * 32, "options": {"unique_until": "end"}}, "It has its unique key until it has ended"),
-        ({"status": "lost", "reason": "poison"}, "MAX_RECLAIMS"),
+        ({"status": "lost", "reason": "poison"}, "three take-overs"),
     ],
 )
 def test_what_keeps_a_job_from_running_is_told(broker, values, sentence):

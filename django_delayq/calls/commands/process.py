@@ -28,7 +28,7 @@ from ... import conf
 from ...exceptions import CommandFailed
 
 POLL_SECONDS = 0.1
-#: Between SIGTERM and SIGKILL; at most half of TIMEOUT_GRACE_SECONDS.
+#: Between SIGTERM and SIGKILL; at most half of `timeout_grace_seconds`.
 GRACE_SECONDS = 5.0
 #: So many lines of stderr are told with a failure, and so much of a line is waited for.
 LAST_LINES, LONGEST_LINE = 20, 8192

@@ -46,7 +46,7 @@ WHY: dict[Status | tuple[Status, str], str] = {
         "Its worker vanished, and the catch-up window had passed before another took over."
     ),
     (Status.LOST, "poison"): gettext_noop(
-        "Every worker that ran it died or lost its lease, so it was given up after MAX_RECLAIMS. Look for what "
+        "Every worker that ran it died or lost its lease, so it was given up after three take-overs. Look for what "
         "kills the worker: memory, a crash in native code, a task that blocks the whole process."
     ),
 }
