@@ -1,4 +1,4 @@
-"""Why did this run, or not? A time is typed; the sentences of `delayq_explain` appear, the runs behind them, and what
+"""Why did this run, or not? A time is typed; the sentences of `delayq_status` appear, the runs behind them, and what
 people did round that time to the schedule, its queue and its task.
 """
 

@@ -1,4 +1,4 @@
-"""`manage.py delayq_explain`: why a point or a job did or did not run."""
+"""`manage.py delayq_status`: why a point or a job did or did not run."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -19,7 +19,7 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def told(schedule: object, **options: object) -> str:
-    return said("delayq_explain", schedule.name if isinstance(schedule, Schedule) else schedule, **options)
+    return said("delayq_status", schedule.name if isinstance(schedule, Schedule) else schedule, **options)
 
 
 def old(**values: object) -> Schedule:
@@ -265,7 +265,7 @@ def test_a_project_that_does_not_mirror_is_told(settings):
 
 
 def told_of(result, **options):
-    return said("delayq_explain", job=result if isinstance(result, str) else result.id, **options)
+    return said("delayq_status", job=result if isinstance(result, str) else result.id, **options)
 
 
 def test_a_job_that_waits_is_told_with_what_it_waits_for(broker):
@@ -349,7 +349,7 @@ def test_a_job_that_is_not_there_is_told(wanted):
 )
 def test_it_is_asked_about_a_schedule_or_a_job(words):
     with pytest.raises(CommandError, match=r"--job ID|are of schedules"):
-        call_command("delayq_explain", *words)
+        call_command("delayq_status", *words)
 
 
 def test_next_lists_points_with_their_annotations():

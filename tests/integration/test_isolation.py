@@ -107,7 +107,7 @@ def test_commands_that_no_app_has_are_told_at_the_check(settings):
 
 def test_the_command_is_of_no_use_by_hand():
     with pytest.raises(CommandError, match="delayq_worker starts this itself"):
-        call_command("delayq_isolated", "1000", "1001")
+        call_command("delayq_worker", "--isolated", "1000", "1001")
 
 
 # -- where it makes no difference

@@ -221,5 +221,5 @@ def test_an_explanation_knows_it_too(alias):
     for aliases, told in ((None, False), ({}, True)):
         alias(aliases)
         out = io.StringIO()
-        call_command("delayq_explain", row.name, stdout=out)
+        call_command("delayq_status", row.name, stdout=out)
         assert (f"No installed app has the @task function {OLD}" in out.getvalue()) is told

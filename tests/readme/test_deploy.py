@@ -44,7 +44,7 @@ def test_the_unit_of_systemd():
     unit.read_string((DEPLOY / "delayq@.service").read_text())
     service = unit["Service"]
     options = worker(shlex.split(service["ExecStart"].replace("%i", "1")))
-    assert (options.processes, options.metrics) == (4, 9811)
+    assert (options.processes, options.metrics.port) == (4, 9811)
     assert is_long_enough(float(service["TimeoutStopSec"]))
     assert (service["KillMode"], service["Restart"]) == ("mixed", "always")
     assert unit["Install"]["WantedBy"] == "multi-user.target"
@@ -58,7 +58,7 @@ def test_compose():
     (address,) = re.findall(r"http://[^']+", ours["healthcheck"]["test"][-1])
     compile(ours["healthcheck"]["test"][-1], "healthcheck", "exec")
     asked = urlsplit(address)
-    assert (asked.port, asked.hostname) == (options.metrics, options.metrics_host)
+    assert (asked.hostname, asked.port) == options.metrics
     assert is_served(asked.path)
     assert "--maxmemory-policy noeviction" in services["valkey"]["command"]
     assert set(ours["depends_on"]) <= set(services)
@@ -73,7 +73,7 @@ def test_kubernetes():
     (ours,) = template["spec"]["containers"]
     options = worker(ours["command"])
     (port,) = ours["ports"]
-    assert (options.metrics, options.metrics_host) == (port["containerPort"], ANY_INTERFACE)
+    assert options.metrics == (ANY_INTERFACE, port["containerPort"])
     for name, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz"), ("startupProbe", "/healthz")):
         assert ours[name]["httpGet"] == {"path": path, "port": port["name"]}
         assert is_served(path)

@@ -100,7 +100,7 @@ def test_worker_mirror_and_commands_work_under_the_minimal_user(locked, admin, s
     assert "0 would be changed" in said("delayq_sync", "--dry-run")
     assert "schedules checked" in said("delayq_sync")
     assert "schedules checked" in said("delayq_sync", "--adopt")
-    assert "Next" in said("delayq_explain", "ok")
+    assert "Next" in said("delayq_status", "ok")
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 2}
     run_burst()
     assert mirrored(Broker(timeout_seconds=5), row), "rebuilt for another number of shards"

@@ -162,7 +162,7 @@ JOB = ("tests.app.tasks.add", (11,), {"b": 1})
 
 def look():
     """Ask what people ask."""
-    for command in (["delayq_status", "--timeout", "0.4"], ["delayq_explain", "due"], ["delayq_sync", "--dry-run"]):
+    for command in (["delayq_status", "--timeout", "0.4"], ["delayq_status", "due"], ["delayq_sync", "--dry-run"]):
         with contextlib.suppress(SystemExit, CommandError):  # both say what is wrong
             call_command(*command, stdout=io.StringIO(), stderr=io.StringIO())
 

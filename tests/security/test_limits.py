@@ -13,7 +13,7 @@ from django_delayq.calls import registry, validators
 from django_delayq.calls.compat import TaskResultStatus
 from django_delayq.calls.compat import task as make_task
 from django_delayq.exceptions import ResultTooLarge
-from django_delayq.management.commands import delayq_explain
+from django_delayq.management.commands import delayq_status
 from django_delayq.models import Origin, Run, Schedule
 from django_delayq.worker import calling, held
 from tests.integration.admin_pages import LIST
@@ -37,7 +37,7 @@ NUMBERS = [
     ("error", [calling.MAX_ERROR_CHARS, calling.MAX_TITLE_CHARS]),
     ("retries", [held.MAX_BACKOFF // timedelta(hours=1)]),
     ("backfill", [orders.LIMIT, orders.MOST_LOOKED_AT, actions.POINTS_SHOWN]),
-    ("preview", [upcoming.SHOWN, delayq_explain.MOST_SHOWN]),
+    ("preview", [upcoming.SHOWN, delayq_status.MOST_SHOWN]),
     ("lists", [ScheduleAdmin.list_per_page, RunAdmin.list_per_page, paging.MOST_COUNTED, actions.NAMES_SHOWN]),
     ("“show all”", [ScheduleAdmin.list_max_show_all]),
     ("texts on a page", [display.MOST_CHARACTERS]),

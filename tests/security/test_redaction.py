@@ -248,8 +248,8 @@ def test_a_failing_task_gives_its_secret_argument_away_nowhere(boss, leaking, ho
     assert caplog.records
     assert "hunter2" not in caplog.text
     said = io.StringIO()
-    call_command("delayq_explain", "s", stdout=said)
-    call_command("delayq_explain", "s", "--at", run.due_at.isoformat(), stdout=said)
+    call_command("delayq_status", "s", stdout=said)
+    call_command("delayq_status", "s", "--at", run.due_at.isoformat(), stdout=said)
     assert "no luck with" in said.getvalue()
     viewer = client_for("view_schedule", "view_run")
     pages = [viewer.get(url) for url in (change_url(row), f"/admin/django_delayq/run/{run.pk}/change/")]
@@ -303,7 +303,7 @@ def test_a_row_stored_unredacted_and_a_result_are_shown_redacted():
     run.save()
     viewer = client_for("view_schedule", "view_run")
     said = io.StringIO()
-    call_command("delayq_explain", "s", stdout=said)
+    call_command("delayq_status", "s", stdout=said)
     texts = [viewer.get(url).content.decode() for url in (
         f"/admin/django_delayq/run/{run.pk}/change/", "/admin/django_delayq/run/", change_url(row),
     )]  # fmt: skip
@@ -360,7 +360,7 @@ def all_that_is_said(location):
         stack.callback(logging.getLogger("django_delayq").removeHandler, log)
         stack.enter_context(pointing_at(location))
         for command in (
-            ["check"], ["delayq_status"], ["delayq_status", "--json"], ["delayq_sync"], ["delayq_explain", "s"],
+            ["check"], ["delayq_status"], ["delayq_status", "--json"], ["delayq_sync"], ["delayq_status", "s"],
             ["delayq_worker", "--burst"],
         ):  # fmt: skip
             try:

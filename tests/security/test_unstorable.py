@@ -37,7 +37,7 @@ OF_PAGES = ("start_0", "start_1", "end_0", "end_1", "_popup", "_changelist_filte
 #: An action that deletes nothing.
 OF_ACTIONS = {"action": "pause", "reason": "because", "apply": "1"}
 SAID = "NUL and half of a surrogate pair can be in no text here. Nothing was looked for or done."
-COMMANDS = ("delayq_worker", "delayq_sync", "delayq_status", "delayq_explain")
+COMMANDS = ("delayq_worker", "delayq_sync", "delayq_status")
 
 
 #: The filters of each list, as they stand in its address.
@@ -149,7 +149,7 @@ def options_of(name):
 
 @pytest.mark.parametrize(("name", "option"), [(name, option) for name in COMMANDS for option in options_of(name)])
 def test_in_any_argument_of_any_command_it_is_refused_in_words(row, name, option):
-    others = {"delayq_explain": [row.name] if option else [], "delayq_worker": ["--burst"]}.get(name, [])
+    others = {"delayq_status": [row.name] if option else [], "delayq_worker": ["--burst"]}.get(name, [])
     for text in UNSTORABLE:
         with pytest.raises(CommandError) as refused:
             call_command(name, *others, f"{option}={text}" if option else text, stdout=io.StringIO())

@@ -5,10 +5,10 @@ import os
 import re
 import sys
 import time
-from argparse import ArgumentParser
+from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
@@ -26,6 +26,7 @@ from django_delayq.worker import http
 from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter, LogQueue
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import OUTDATED, RECYCLE, UNFINISHED, WorkerOptions
+from django_delayq.worker.processes import interpreter
 from django_delayq.worker.processes.parent import Parent
 from django_delayq.worker.processes.process import END_SECONDS, end_at_once, end_within, open_standard_streams
 from django_delayq.worker.processes.signals import WorkerSignals
@@ -36,9 +37,10 @@ MOST = {
     "threads": 1000,
     "processes": 200,
     "max_runs": None,
-    "metrics": 65336,  # each process has its own
 }
-HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
+#: Largest port of `--metrics`: each process has its own.
+MAX_PORT = 65336
+METRICS = re.compile(r"(?:(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):)?(?P<port>[0-9]{1,5})")
 #: What a worker does not set up.
 UNSET = "Saves in the admin may still fail: see check --deploy."
 #: What Django's reloader takes as a wish to be started again.
@@ -66,12 +68,12 @@ class Command(BaseCommand):
         parser.add_argument("--reload", action="store_true", help="Restart when the code changes. For development.")
         parser.add_argument(
             "--metrics",
-            type=int,
-            metavar="PORT",
-            help="Tell metrics and health there, by HTTP; process N on the port PORT + N - 1.",
+            type=_place,
+            metavar="[HOST:]PORT",
+            help="Serve metrics and health by HTTP (HOST: 127.0.0.1); process N uses PORT + N - 1.",
         )
-        parser.add_argument("--metrics-host", default="127.0.0.1", help="Where --metrics listens (default 127.0.0.1).")
         parser.add_argument("--json-logs", action="store_true", help="Log one JSON object per line.")
+        parser.add_argument("--isolated", type=int, nargs=2, help=SUPPRESS)  # by isolated.py: two file descriptors
 
     def check(self, *args: Any, **kwargs: Any) -> None:
         """Let the system checks ask no database, which Django 6.1 does: a worker waits for one that is away."""
@@ -79,6 +81,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run, and exit with the worker's status."""
+        if options["isolated"] is not None:
+            _serve_isolated(options["isolated"])
+            return
         if self._called_from_command_line:
             open_standard_streams()
         parent = Parent.found_in(os.environ)
@@ -177,6 +182,16 @@ class Command(BaseCommand):
         ours.setLevel(levels.get(options["verbosity"], logging.DEBUG))
 
 
+def _serve_isolated(descriptors: list[int]) -> None:
+    try:
+        for each in descriptors:
+            os.set_inheritable(each, False)
+    except OSError as error:
+        message = f"delayq_worker starts this itself, for tasks with isolation='process': {error}"
+        raise CommandError(message) from error
+    interpreter.serve(*descriptors)
+
+
 def _prepare_database(parent: Parent | None) -> None:
     """Set what SQLite needs. Called where a log that cannot be written holds up nothing."""
     database = connections[ledger.database()]
@@ -200,6 +215,7 @@ def _worker_options(options: dict[str, Any], parent: Parent | None) -> WorkerOpt
     config = conf.get_config()
     queues = config.queues
     _check_together(options)
+    place = options["metrics"]
     if options["queues"] is not None:
         queues = tuple(dict.fromkeys(name.strip() for name in options["queues"].split(",")))
         for name in queues:
@@ -218,9 +234,23 @@ def _worker_options(options: dict[str, Any], parent: Parent | None) -> WorkerOpt
         threads=options["threads"],
         burst=options["burst"],
         max_runs=options["max_runs"],
-        metrics_port=options["metrics"] and options["metrics"] + (0 if parent is None else parent.number - 1),
-        metrics_host=options["metrics_host"],
+        metrics_port=place and place.port + (0 if parent is None else parent.number - 1),
+        metrics_host=place.host if place else "",
     )
+
+
+class Place(NamedTuple):
+    """Where `--metrics` listens."""
+
+    host: str
+    port: int
+
+
+def _place(text: str) -> Place:
+    found = METRICS.fullmatch(text)
+    if found is None or not 1 <= int(found["port"]) <= MAX_PORT:
+        raise CommandError(f"--metrics must be PORT or HOST:PORT, with a port from 1 to {MAX_PORT}, not {text!r}.")
+    return Place((found["host"] or "127.0.0.1").strip("[]"), int(found["port"]))
 
 
 @contextmanager
@@ -235,8 +265,6 @@ def _listening(options: WorkerOptions) -> Iterator[None]:
 def _check_together(options: dict[str, Any]) -> None:
     if options["metrics"] is not None and not metrics.is_there():
         raise CommandError(f"--metrics: {metrics.MISSING}")
-    if not HOST.fullmatch(options["metrics_host"]):
-        raise CommandError(f"--metrics-host must be an address or a name, not {options['metrics_host']!r}.")
     if options["burst"] and options["reload"]:
         raise CommandError("--burst ends by itself and --reload never does: use one of them.")
     if options["processes"] is not None and options["reload"]:

@@ -99,9 +99,9 @@ def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
     if late and late.count:
         text = ngettext(
             "%(count)s schedule has not succeeded within the time in which it is expected to: %(names)s. manage.py "
-            "delayq_explain NAME says why.",
+            "delayq_status NAME says why.",
             "%(count)s schedules have not succeeded within the time in which they are expected to: %(names)s. "
-            "manage.py delayq_explain NAME says why.",
+            "manage.py delayq_status NAME says why.",
             late.count,
         )
         yield Problem("late", text % {"count": _counted(late.count), "names": late.listed})
@@ -109,9 +109,9 @@ def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
     if refused and refused.count:
         text = ngettext(
             "%(count)d schedule fails at each of its due points, because the TASKS backend that it names is unknown or "
-            "does not take its task (%(names)s). manage.py delayq_explain NAME says why.",
+            "does not take its task (%(names)s). manage.py delayq_status NAME says why.",
             "%(count)d schedules fail at each of their due points, because the TASKS backend that they name is unknown "
-            "or does not take their task (%(names)s). manage.py delayq_explain NAME says why.",
+            "or does not take their task (%(names)s). manage.py delayq_status NAME says why.",
             refused.count,
         )
         yield Problem("refused", text % {"count": refused.count, "names": refused.listed})

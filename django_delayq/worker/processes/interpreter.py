@@ -1,6 +1,6 @@
 """The process of an isolated task, as it is within: hears one call, makes it, tells what came of it, and ends.
 
-Started by `isolated.py` as `manage.py delayq_isolated`, under a guard. One thread only, so that tasks may fork.
+Started by `isolated.py` as `manage.py delayq_worker --isolated`, under a guard. One thread only, so tasks may fork.
 """
 
 import faulthandler

@@ -31,7 +31,7 @@ from ...exceptions import ProcessDied, TaskCancelled, TaskTimeout, note_last
 from ..held import Held
 from .crossing import pack_row, unpack_error
 
-COMMAND = "delayq_isolated"
+COMMAND = ("delayq_worker", "--skip-checks", "--isolated")
 #: How long a process may take to start, which is no part of the task's time.
 START_SECONDS = 60.0
 #: How long a process may take to end once its outcome is there: exporters flush, threads and children end.
@@ -88,7 +88,7 @@ def _execute(held: Held, call: bytes) -> dict[str, Any]:
     heard, hear = (os.fdopen(end, mode, buffering=0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
     with ours, theirs, heard, hear:
         ends = theirs.fileno(), hear.fileno()
-        process = Process([COMMAND, *map(str, ends)], pass_fds=ends, last_lines=LAST_LINES)
+        process = Process([*COMMAND, *map(str, ends)], pass_fds=ends, last_lines=LAST_LINES)
         theirs.close()
         hear.close()
         channel = _Channel(ours, call)

@@ -143,7 +143,7 @@ def test_a_worker_process_never_asks_the_replica(broker):
 
 
 @pytest.mark.parametrize(
-    "command", [["check"], ["delayq_sync"], ["delayq_status", "--json", "--timeout", "60"], ["delayq_explain", "s"]]
+    "command", [["check"], ["delayq_sync"], ["delayq_status", "--json", "--timeout", "60"], ["delayq_status", "s"]]
 )
 def test_the_commands_work_on_the_primary(broker, command):
     schedule("s", cron=DAILY_CRON)

@@ -100,7 +100,7 @@ class CommittedTests(TransactionTestCase):
         for name in ("delayq_sync", "delayq_status", "delayq_worker"):
             with self.assertRaisesRegex(CommandError, "test|MIRROR"):
                 call_command(name, stdout=StringIO())
-        call_command("delayq_explain", row.name, stdout=StringIO())
+        call_command("delayq_status", row.name, stdout=StringIO())
         call_command("check", "--deploy", stdout=StringIO(), stderr=StringIO())
 
 
