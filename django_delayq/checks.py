@@ -53,7 +53,7 @@ def connect() -> None:
     """Register every check once."""
     for check in (check_settings, check_alias, check_tasks, check_task_aliases, check_alerts):
         checks.register(check, "delayq")
-    for check in (check_mirror, check_server, check_sqlite):
+    for check in (check_server, check_sqlite):
         checks.register(check, "delayq", deploy=True)
     for check in (check_time_zones, check_commands, check_isolation, check_routers, check_declared):
         checks.register(check, "delayq")
@@ -94,17 +94,17 @@ def check_alias() -> Found:
     if aliases.ignores_sentinels():
         message = f"The cache {config.redis!r} names SENTINELS, but its connection factory asks none."
         hint = "Set OPTIONS['CONNECTION_FACTORY'] to 'django_redis.pool.SentinelConnectionFactory'."
-        yield checks.Error(message, hint=hint, id="delayq.E006")
+        yield checks.Error(message, hint=hint, id="delayq.E002")
     for name in aliases.sharing():
         message = (
             f"The cache {name!r} is in the same Redis database as the schedules of django-delayq ({config.redis!r})."
         )
         hint = "cache.clear() empties all of it, whatever its KEY_PREFIX: give one of them another database or server."
-        yield checks.Warning(message, hint=hint, id="delayq.W002")
+        yield checks.Warning(message, hint=hint, id="delayq.W001")
     if aliases.is_cluster() and all(config.shard_count(queue) == 1 for queue in config.queues):
         message = "DELAYQ['SHARDS'] is 1, so that each queue is on one node of the Redis Cluster only."
         hint = "Set SHARDS to the number of masters or a multiple of it."
-        yield checks.Warning(message, hint=hint, id="delayq.W009")
+        yield checks.Warning(message, hint=hint, id="delayq.W004")
 
 
 @_check
@@ -115,7 +115,7 @@ def check_tasks() -> Found:
         if each.package:
             message = f"The tasks of {each.app} are left out: {each.module} needs a package that is not installed."
             hint = f"Install {each.package}, or {leave_out}"
-            yield checks.Warning(f"{message} {each.reason}", hint=hint, id="delayq.W011")
+            yield checks.Warning(f"{message} {each.reason}", hint=hint, id="delayq.W005")
         else:
             hint = f"Correct the module. If the app is not yours, {leave_out}"
             yield checks.Error(f"{each}", hint=hint, id="delayq.E003")
@@ -134,14 +134,14 @@ def check_task_aliases() -> Found:
             found.append(f"{old!r} leads to {new!r}, which is no @task function of an installed app")
     if found:
         hint = "Have each former path lead straight to the present path of a task; take out what is no former path."
-        yield checks.Error(f"DELAYQ['TASK_ALIASES']: {'; '.join(found)}.", hint=hint, id="delayq.E007")
+        yield checks.Error(f"DELAYQ['TASK_ALIASES']: {'; '.join(found)}.", hint=hint, id="delayq.E005")
 
 
 @_check
 def check_time_zones() -> Found:
     """Check that there are time zones."""
     if not zone.has_data():
-        yield checks.Warning(f"{zone.NO_DATA} Pages of Django's admin fail.", hint=zone.INSTALL, id="delayq.W012")
+        yield checks.Warning(f"{zone.NO_DATA} Pages of Django's admin fail.", hint=zone.INSTALL, id="delayq.W006")
 
 
 @_check
@@ -153,7 +153,7 @@ def check_commands() -> Found:
     if unknown:
         message = f"DELAYQ['COMMANDS'] names what is a management command of no installed app: {' '.join(unknown)}"
         hint = "Correct or take out the names, or add their apps to INSTALLED_APPS."
-        yield checks.Warning(message, hint=hint, id="delayq.W010")
+        yield checks.Warning(message, hint=hint, id="delayq.W004")
 
 
 @_check
@@ -163,7 +163,7 @@ def check_isolation() -> Found:
     if asking and not isolation.is_possible():
         message = f"{len(asking)} tasks have isolation='process', such as {asking[0]}, which this system has not."
         hint = "Run workers on Linux, macOS or another POSIX system, or take it out of these tasks."
-        yield checks.Error(message, hint=hint, id="delayq.E009")
+        yield checks.Error(message, hint=hint, id="delayq.E008")
 
 
 @_check
@@ -175,19 +175,10 @@ def check_alerts() -> Found:
     if settings.channels and alias_for(conf.get_config().queues) is None:
         message = "DELAYQ['ALERTS'] sends mail and webhooks by jobs, and no alias of TASKS takes them."
         hint = 'Add one: "alerts": {"BACKEND": "django_delayq.backend.DelayQBackend"}.'
-        yield checks.Error(message, hint=hint, id="delayq.E008")
+        yield checks.Error(message, hint=hint, id="delayq.E005")
     if settings.mail is True and not conf.admins():
         message = "DELAYQ['ALERTS']['MAIL'] is True, and ADMINS is empty: nobody gets the mail."
-        yield checks.Warning(message, hint="Fill ADMINS, or list addresses in MAIL.", id="delayq.W022")
-
-
-@_check
-def check_mirror() -> Found:
-    """Check that what is deployed mirrors its schedules."""
-    if not conf.mirrors():
-        message = "DELAYQ['MIRROR'] is False: no schedule gets into Redis, and no worker starts."
-        hint = "Take it out where schedules are to run; it is for the tests of a project."
-        yield checks.Warning(message, hint=hint, id="delayq.W003")
+        yield checks.Warning(message, hint="Fill ADMINS, or list addresses in MAIL.", id="delayq.W004")
 
 
 @_check
@@ -197,19 +188,15 @@ def check_server() -> Found:
         return
     client = index.Broker(timeout_seconds=TIMEOUT_SECONDS, worker="checks")
     try:
-        looks, keeps_nothing = engine.look(client), engine.keeps_nothing(client)
+        looks = engine.look(client)
     except BrokerError as error:
         hint = "Run the check again where Redis answers, or start a worker: it looks at the same things."
-        yield checks.Warning(f"Redis could not be looked at: {error}", hint=hint, id="delayq.W008")
+        yield checks.Warning(f"Redis could not be looked at: {error}", hint=hint, id="delayq.W002")
         return
     finally:
         client.close()
     for each in probe.findings(looks):
         yield LEVELS[each.level](each.message, each.hint, id=each.id)
-    if keeps_nothing:
-        message = "Redis keeps nothing on its disk: after a restart the workers rebuild it from the database first."
-        hint = "Nothing is lost by that. To spare the seconds of a rebuild: appendonly yes."
-        yield checks.Info(message, hint=hint, id="delayq.I001")
 
 
 _HINT = f'Set in DATABASES: "OPTIONS": {json.dumps(WANTED)}. For more than a few workers use PostgreSQL.'
@@ -224,7 +211,7 @@ def check_routers() -> Found:
         found = ", ".join(f"{name} to {alias!r}" for name, alias in aliases.items())
         message = f"DATABASE_ROUTERS send the models of django_delayq to several databases: {found}."
         hint = "Have db_for_write() return the same alias for every model with the app label django_delayq."
-        yield checks.Error(message, hint=hint, id="delayq.E020")
+        yield checks.Error(message, hint=hint, id="delayq.E006")
 
 
 @_check
@@ -237,7 +224,7 @@ def check_sqlite() -> Found:
             f'With these OPTIONS of the SQLite database {connection.alias!r} saves may fail with "database is locked" '
             f"while workers run: {', '.join(missing)}."
         )
-        yield checks.Warning(message, hint=_HINT, id="delayq.W020")
+        yield checks.Warning(message, hint=_HINT, id="delayq.W007")
 
 
 @_check
@@ -249,7 +236,7 @@ def check_declared() -> Found:
         return
     for each in found.twice:
         message = f"The key {each.key!r} or name {each.values['name']!r}, declared in {each.module}, is declared twice."
-        yield checks.Error(message, hint="Give each @periodic a name of its own: name='…'.", id="delayq.E031")
+        yield checks.Error(message, hint="Give each @periodic a name of its own: name='…'.", id="delayq.E007")
     for each in found.declared:
         try:
             schedule = declared_schedule(each)
@@ -257,11 +244,11 @@ def check_declared() -> Found:
                 schedule.clean()
         except ValidationError as error:
             message = f"The schedule {each.values['name']!r}, declared in {each.module}, cannot be saved: {said(error)}"
-            yield checks.Error(message, hint=f"Correct @periodic of {each.task}.", id="delayq.E030")
+            yield checks.Error(message, hint=f"Correct @periodic of {each.task}.", id="delayq.E007")
     for each in found.outside:
         message = f"The schedule {each.values['name']!r} of {each.task} is not synced: it is declared in {each.module}."
         hint = (
             "Have it beside a task that a module of DELAYQ['TASK_MODULES'] offers, or in such a module: others are not "
             "imported by every process."
         )
-        yield checks.Warning(message, hint=hint, id="delayq.W030")
+        yield checks.Warning(message, hint=hint, id="delayq.W005")

@@ -146,7 +146,7 @@ class DelayQBackend(BaseTaskBackend):
             text = f"TASKS[{self.alias!r}] has the queue {queue!r},"
             if queue not in served:
                 hint = f"Add it to DELAYQ['QUEUES'] ({', '.join(served)}), or remove it here."
-                found.append(checks.Error(f"{text} which no worker serves.", hint=hint, id="delayq.E021"))
+                found.append(checks.Error(f"{text} which no worker serves.", hint=hint, id="delayq.E005"))
         return found
 
     # -- more than Django's

@@ -13,7 +13,6 @@ from . import keys
 from .cluster import node_of, primaries
 from .connection import translated
 from .keys import Trial
-from .scripts import text
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -72,21 +71,6 @@ def look(broker: "Broker") -> list[Look]:
         due = {shard: keys.shard_keys(broker.config.prefix, shard)[0] for shard in reversed(broker.shards())}
         shards = {_name(node_of(broker.client, key)): shard for shard, key in due.items()}
     return [_look(broker, target, shards.get(_name(target))) for target in primaries(broker.client)]
-
-
-def keeps_nothing(broker: "Broker") -> bool:
-    """Say whether a server is known to have neither an append-only file nor snapshots; where CONFIG is refused, no."""
-    for target in primaries(broker.client):
-        if info_of(broker, "persistence", target).get("aof_enabled") == 0:
-            try:
-                found = broker.ask("config_get", "save", **target)
-            except BrokerError as error:
-                if not _is_refusal(error):
-                    raise
-                continue
-            if [text(value) for value in found.values()] == [""]:
-                return True
-    return False
 
 
 def _look(broker: "Broker", target: Mapping[str, Any], shard: keys.Shard | None) -> Look:

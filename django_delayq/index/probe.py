@@ -71,7 +71,7 @@ def _server(each: Look) -> Iterator[Finding]:
     policy = each.about.get("maxmemory_policy")
     if policy is None:
         yield Finding(
-            "delayq.W004",
+            "delayq.W002",
             f"{server} does not tell whether it evicts keys.",
             "Let this user run INFO, or see yourself that its maxmemory-policy is noeviction.",
         )
@@ -84,7 +84,7 @@ def _server(each: Look) -> Iterator[Finding]:
     wrong = _misbehaves(each)
     if wrong:
         yield Finding(
-            "delayq.E005",
+            "delayq.E004",
             f"{server} does not run the scripts of django-delayq as it must: {wrong}",
             "Use Redis 6.2 or later, or Valkey; let this user run EVAL, EVALSHA and the commands of the scripts (ACL), "
             "and do not rename commands.",
@@ -117,12 +117,12 @@ def _clocks(looks: list[Look]) -> Iterator[Finding]:
         least, most = each.ahead_seconds
         if least > CLOCK_SECONDS or most < -CLOCK_SECONDS:
             off = f"{least:.1f} s ahead of" if least > CLOCK_SECONDS else f"{-most:.1f} s behind"
-            yield Finding("delayq.W006", f"The clock of {_called(each)} is {off} this machine's.", hint)
+            yield Finding("delayq.W003", f"The clock of {_called(each)} is {off} this machine's.", hint)
     for one, other in permutations(looks, 2):
         apart = one.ahead_seconds[0] - other.ahead_seconds[1]
         if apart > CLOCK_SECONDS:
             yield Finding(
-                "delayq.W007",
+                "delayq.W003",
                 f"The clocks of {_called(one)} and {_called(other)} are {apart:.1f} s apart.",
                 "Have all nodes follow NTP: each one's clock says when something on it is due.",
             )

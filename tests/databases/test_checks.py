@@ -24,9 +24,9 @@ def _no_server(monkeypatch):
 
 
 def test_a_router_that_keeps_runs_apart_from_schedules_is_refused_and_told_what_to_return(settings):
-    assert not ids("delayq.E020")
+    assert not ids("delayq.E006")
     settings.DATABASE_ROUTERS = ["tests.databases.routers.RunsElsewhere"]
-    (message,) = ids("delayq.E020")
+    (message,) = ids("delayq.E006")
     assert "Run to 'history'" in message.msg
     assert "Schedule to 'default'" in message.msg
     assert "db_for_write" in message.hint
@@ -56,7 +56,7 @@ def sqlite(tmp_path, monkeypatch):
 
 def test_the_options_of_the_readme_pass(sqlite):
     sqlite(GOOD)
-    assert not ids("delayq.W020", deploy=True)
+    assert not ids("delayq.W007", deploy=True)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_options_of_the_readme_pass(sqlite):
 )
 def test_each_option_that_is_lacking_is_named_with_what_to_set(sqlite, changed, said):
     sqlite({**GOOD, **changed})
-    (message,) = ids("delayq.W020", deploy=True)
+    (message,) = ids("delayq.W007", deploy=True)
     assert message.msg.endswith(f": {said}.")
     assert '"transaction_mode": "IMMEDIATE"' in message.hint
 
@@ -87,9 +87,9 @@ def test_a_worker_says_whether_it_sets_what_is_lacking_or_keeps_what_is_set(sqli
 
 def test_django_s_own_defaults_lack_all_three(sqlite):
     sqlite({})
-    (message,) = ids("delayq.W020", deploy=True)
+    (message,) = ids("delayq.W007", deploy=True)
     assert message.msg.count(",") == 2
-    assert not ids("delayq.W020"), "a fresh project's commands do not warn"
+    assert not ids("delayq.W007"), "a fresh project's commands do not warn"
 
 
 @pytest.mark.parametrize(("options", "found", "left", "timeout"), [({}, 3, 0, 20), ({**GOOD, "timeout": 3}, 1, 1, 3)])
@@ -105,21 +105,21 @@ def test_a_worker_sets_what_is_not_set_and_keeps_what_is(sqlite, options, found,
 def test_a_file_that_is_in_wal_mode_already_needs_no_command(sqlite, tmp_path):
     options = {**GOOD, "init_command": None}
     sqlite(options)
-    assert ids("delayq.W020", deploy=True)
+    assert ids("delayq.W007", deploy=True)
     file = sqlite3.connect(tmp_path / "db.sqlite3")
     file.execute("PRAGMA journal_mode=WAL")
     file.execute("CREATE TABLE t (a)")
     file.close()
-    assert not ids("delayq.W020", deploy=True)
+    assert not ids("delayq.W007", deploy=True)
 
 
 @pytest.mark.parametrize("name", [":memory:", "file:memorydb_default?mode=memory&cache=shared"])
 def test_a_database_in_memory_has_no_other_processes(sqlite, name):
     sqlite({}, name)
-    assert not ids("delayq.W020", deploy=True)
+    assert not ids("delayq.W007", deploy=True)
 
 
 def test_a_project_s_tests_without_redis_are_not_warned(sqlite, settings):
     settings.DELAYQ = {**settings.DELAYQ, "MIRROR": False}
     sqlite({})
-    assert not ids("delayq.W020", deploy=True)
+    assert not ids("delayq.W007", deploy=True)

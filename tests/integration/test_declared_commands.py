@@ -153,7 +153,7 @@ def test_a_database_without_our_tables_or_another_one_is_left_alone(code, monkey
 
 
 def found():
-    messages = [found for found in checks.run_checks(tags=["delayq"]) if found.id != "delayq.W009"]  # of a cluster
+    messages = [found for found in checks.run_checks(tags=["delayq"]) if found.id != "delayq.W004"]  # of a cluster
     assert all(message.hint for message in messages)
     return sorted((message.id, message.msg) for message in messages)
 
@@ -175,17 +175,17 @@ def test_a_good_declaration_is_no_find_nor_is_one_that_has_passed(code):
 def test_what_could_not_be_saved_is_found(code, source, told):
     code.says(f"periodic('0 9 * * *', name='s', {source})(noop)")
     ((number, message),) = found()
-    assert number == "delayq.E030"
+    assert number == "delayq.E007"
     assert "'s'" in message and "tests.app.tasks" in message and told in message
 
 
 def test_what_is_declared_twice_or_where_nobody_looks_is_found(code):
     code.says("periodic('0 9 * * *', key='k')(noop)\nperiodic('0 9 * * *', key='k')(abroken)")
-    assert [number for number, _message in found()] == ["delayq.E031"] * 2
+    assert [number for number, _message in found()] == ["delayq.E007"] * 2
     code.says("periodic('0 9 * * *', key='a', name='n')(noop)\nperiodic('0 9 * * *', key='b', name='n')(noop)")
-    assert [number for number, _message in found()] == ["delayq.E031"] * 2
+    assert [number for number, _message in found()] == ["delayq.E007"] * 2
     code.says("from tests.app.tasks import noop\nperiodic('0 9 * * *')(noop)", module="tests.support")
-    assert [(number, "tests.support" in message) for number, message in found()] == [("delayq.W030", True)]
+    assert [(number, "tests.support" in message) for number, message in found()] == [("delayq.W005", True)]
 
 
 def test_settings_that_are_wrong_are_told_once(code):

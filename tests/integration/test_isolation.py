@@ -91,18 +91,18 @@ def test_the_decorator_refuses_too():
 
 
 def test_a_system_without_process_groups_is_told_at_the_check(offered, monkeypatch):
-    assert not found("delayq.E009")
+    assert not found("delayq.E008")
     monkeypatch.setattr(isolation, "is_possible", lambda: False)
-    (message,) = found("delayq.E009")
+    (message,) = found("delayq.E008")
     assert f"{MODULE}." in message.msg and "Linux, macOS" in message.hint
 
 
 def test_commands_that_no_app_has_are_told_at_the_check(settings):
     settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": ["clearsesions", "flush"]}
-    (message,) = found("delayq.W010")
+    (message,) = found("delayq.W004")
     assert message.msg.endswith("no installed app: 'clearsesions'. Did you mean 'clearsessions'?")
     settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": ["clearsessions"]}
-    assert not found("delayq.W010")
+    assert not found("delayq.W004")
 
 
 def test_the_command_is_of_no_use_by_hand():

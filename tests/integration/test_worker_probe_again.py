@@ -103,15 +103,15 @@ def test_a_worker_goes_on_where_the_other_server_is_fit_and_looks_at_it_once(ser
 
 
 def test_what_was_warned_of_is_not_said_again_and_what_is_new_is(server, monkeypatch, looks, caplog):
-    warned = probe.Finding("delayq.W006", "Known.", "")
-    found = [[warned], [warned, probe.Finding("delayq.W004", "New.", "")]]
+    warned = probe.Finding("delayq.W003", "Known.", "")
+    found = [[warned], [warned, probe.Finding("delayq.W002", "New.", "")]]
     monkeypatch.setattr(probe, "findings", lambda _: found[len(looks) - 1])
     with Server() as other, Proxy(server.socket) as proxy, pointing_at(proxy.url), working(monkeypatch):
         proxy.lead_to(other.socket)
         wait_until(lambda: len(looks) == 2)
         wait_until(lambda: "New." in caplog.text)
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert [text for text in told if "W00" in text] == ["Known.  (delayq.W006)", "New.  (delayq.W004)"]
+    assert [text for text in told if "W00" in text] == ["Known.  (delayq.W003)", "New.  (delayq.W002)"]
 
 
 def test_the_same_server_is_not_looked_at_again_and_costs_a_question_a_heartbeat(server, monkeypatch, looks):

@@ -70,7 +70,7 @@ def test_what_is_right_is_taken():
 def test_a_check_finds_queues_that_no_worker_serves(settings):
     settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": ["default", "nobody"]}}
     [found] = task_backends["default"].check()
-    assert (found.id, type(found)) == ("delayq.E021", Error)
+    assert (found.id, type(found)) == ("delayq.E005", Error)
     assert "'nobody', which no worker serves" in found.msg
     assert "DELAYQ['QUEUES'] (default, mail)" in found.hint
 
