@@ -22,7 +22,7 @@ from django.utils.translation import gettext as _
 
 from . import ledger, sync
 from .calls import tracing
-from .exceptions import InvalidBackfill
+from .exceptions import InvalidArguments
 from .ledger import chain
 from .models import Control, Origin, Run, Schedule, Status
 from .models.run import OPEN
@@ -80,7 +80,7 @@ def plan_backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: 
     The recurrence is the one that the database has now, also for points before the last edit or the creation.
 
     Raises:
-        InvalidBackfill: It cannot be ordered like this; says what to do.
+        InvalidArguments: It cannot be ordered like this; says what to do.
         InvalidRecurrence: The schedule has no usable recurrence.
         ValueError: An instant is naive.
     """
@@ -96,7 +96,7 @@ def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int =
     workers' sweeps put them there.
 
     Raises:
-        InvalidBackfill: More points than `limit`, all of them pruned, or it cannot be ordered like this; says what to
+        InvalidArguments: More points than `limit`, all of them pruned, or it cannot be ordered like this; says what to
             do.
         InvalidRecurrence: The schedule has no usable recurrence.
         ValueError: An instant is naive.
@@ -124,16 +124,16 @@ def _plan(schedule: Schedule, start: datetime, end: datetime, limit: int) -> tup
     start, end = as_utc(start, "start"), as_utc(end, "end")
     current = ledger.find_schedule(schedule.pk)
     if current is None:
-        raise InvalidBackfill(_("The schedule was deleted."))
+        raise InvalidArguments(_("The schedule was deleted."))
     if end < start:
-        raise InvalidBackfill(_("The end is before the start."))
+        raise InvalidArguments(_("The end is before the start."))
     if current.kind == Schedule.Kind.EVERY and current.every_from == Schedule.EveryFrom.FINISH:
-        raise InvalidBackfill(
+        raise InvalidArguments(
             _("Its interval is counted from the end of each run, so it has no due points in the past. Use Run now.")
         )
     pruned = chain.state_of(current).pruned_until
     if pruned is not None and end <= pruned:
-        raise InvalidBackfill(
+        raise InvalidArguments(
             _(
                 "The history of this schedule is pruned up to %(until)s UTC. What ran by then is not known any more, "
                 "so nothing of it is run again. Choose a later time."
@@ -143,14 +143,14 @@ def _plan(schedule: Schedule, start: datetime, end: datetime, limit: int) -> tup
     end = min(end, utcnow())
     count = current.recurrence.count_between(start, end)
     if count > MOST_LOOKED_AT:
-        raise InvalidBackfill(
+        raise InvalidArguments(
             _("There are %(count)d due points in this time; at most %(most)d are looked at. Choose a shorter time.")
             % {"count": count, "most": MOST_LOOKED_AT}
         )
     candidates = _candidates(current, start, end)
     wanted = sum(not item.left_out for item in candidates)
     if wanted > limit:
-        raise InvalidBackfill(
+        raise InvalidArguments(
             _(
                 "There are %(count)d due points to run in this time; at most %(most)d are ordered at once. Choose a "
                 "shorter time."

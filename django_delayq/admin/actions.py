@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 from .. import actions, ledger
 from ..actions import BACKFILLED, PRUNED, UNDECIDED, Candidate
 from ..calls.validators import read_key
-from ..exceptions import InvalidBackfill, InvalidRecurrence
+from ..exceptions import InvalidArguments, InvalidRecurrence
 from ..ledger import chain
 from ..models import Definition, Origin, Run, Schedule, ScheduleQuerySet
 from ..models.kept import MOST_AT_ONCE
@@ -254,7 +254,7 @@ class ScheduleActions(BaseAdmin):
                     self._tell_backfilled(request, schedule, actions.backfill(schedule, *span))
                     return HttpResponseRedirect(self.address("change", pk))
                 plan = actions.plan_backfill(schedule, *span)
-            except (InvalidBackfill, InvalidRecurrence) as error:
+            except (InvalidArguments, InvalidRecurrence) as error:
                 form.add_error(None, str(error))
         return self.page(
             request, "schedule/backfill.html", _("Backfill “%(name)s”") % {"name": schedule.name}, form=form,

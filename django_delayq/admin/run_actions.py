@@ -23,10 +23,11 @@ from ..backend import store
 from ..calls import Options
 from ..calls.call import backend_of
 from ..calls.validators import read_key
-from ..exceptions import BrokerError, ForeignLayout, JobHeld, KeyTaken, UnknownTask
+from ..exceptions import BrokerError, JobHeld, KeyTaken, UnknownTask
 from ..models import Origin, Run, Status
 from ..models.kept import MOST_AT_ONCE
 from ..recurrence.point import utcnow
+from ..sync.layout import ForeignLayout
 from ..text import plain
 from .actions import NAMES_SHOWN
 from .base import BaseAdmin

@@ -11,7 +11,7 @@ from django.db import connections
 from .. import conf, ledger
 from ..calls.compat import AnyResult
 from ..calls.context import EXECUTING
-from ..exceptions import ResultTimeout, WaitRefused
+from ..exceptions import WaitRefused
 
 #: Seconds from one look to the next: growing from the first to the last, by this factor.
 FIRST_SECONDS, LAST_SECONDS, FACTOR = 0.02, 1.0, 1.25
@@ -67,14 +67,14 @@ class Wait:
         """Return the seconds until the next look.
 
         Raises:
-            ResultTimeout: The time is over.
+            TimeoutError: The time is over.
         """
         seconds = self._pause
         self._pause = min(LAST_SECONDS, seconds * FACTOR)
         if self._end is not None:
             left = self._end - time.monotonic()
             if left <= 0:
-                raise ResultTimeout(f"The job {self.result.id} has not ended within {self.timeout:g} s. It goes on.")
+                raise TimeoutError(f"The job {self.result.id} has not ended within {self.timeout:g} s. It goes on.")
             seconds = min(seconds, left)
         return seconds
 

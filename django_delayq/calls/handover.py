@@ -10,13 +10,28 @@ from collections.abc import Mapping
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..exceptions import HandoverRefused
+from ..exceptions import DelayQError
 from ..text import did_you_mean, redact_text
 from .compat import AnyTask, InvalidTask, task_backends
 
 #: The reason of a run whose task another backend has accepted.
 REASON = "handed_over"
 LEAST_PRIORITY, MOST_PRIORITY = -100, 100
+
+
+class HandoverRefused(DelayQError, ValueError):
+    """The TASKS backend that a schedule names does not exist, or does not take the task like this.
+
+    Trying again cannot help. `field` is the model field to blame: `backend` or `priority`.
+    """
+
+    def __init__(self, message: str, *, field: str = "backend") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class HandoverFailed(DelayQError):
+    """A TASKS backend answered at once that the task has failed, or could not be started. The message has its error."""
 
 
 def backends() -> Mapping[str, str]:

@@ -87,7 +87,7 @@ class JobResult(AnyResult):
         then more and more seldom, once a second at last.
 
         Raises:
-            ResultTimeout: The time is over; a TimeoutError. The job goes on.
+            TimeoutError: The time is over; a TimeoutError. The job goes on.
             WaitRefused: It cannot end before this returns: a transaction is open here, or nothing is sent to Redis.
             TaskResultDoesNotExist: No job has this id, or its result has expired.
         """

@@ -21,7 +21,7 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
 from .. import conf
-from ..exceptions import BrokerError, BrokerUnavailable, DamagedKeys
+from ..exceptions import BrokerError, BrokerUnavailable
 from .cluster import NO_RETRIES, ClusterConnectionFactory
 
 #: What a server answers that will serve again by itself.
@@ -37,6 +37,10 @@ PASSING = (
 #: How other error replies begin that say the same.
 NOT_NOW = "LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "READONLY"
 FAILURES = errors.RedisError, errors.RedisClusterException, OSError
+
+
+class DamagedKeys(BrokerError):
+    """Something else wrote under our prefix: a key has the wrong type. Deleting it is safe, the mirror rebuilds it."""
 
 
 def connector(*, timeout_seconds: float) -> Callable[[], Any]:

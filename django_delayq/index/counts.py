@@ -2,9 +2,9 @@
 
 from operator import methodcaller
 
-from ..exceptions import DamagedKeys
 from . import keys
 from .broker import Broker
+from .connection import DamagedKeys
 from .counters import Counts, Key, Tally, decode, field_of
 from .keys import Shard
 from .scripts import number, text

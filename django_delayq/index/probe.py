@@ -14,7 +14,7 @@ from itertools import permutations
 from typing import NamedTuple
 
 from .. import conf
-from ..exceptions import UnfitServer
+from ..exceptions import BrokerError
 from .broker import EXACT, Broker
 from .engine import Look, look, run_ids
 
@@ -22,6 +22,10 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: Clocks that differ by more are told.
 CLOCK_SECONDS = 1.0
+
+
+class UnfitServer(BrokerError):
+    """A server that must not be worked with: it evicts keys, or does not run the scripts as it must."""
 
 
 class Finding(NamedTuple):

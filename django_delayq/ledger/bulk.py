@@ -26,10 +26,14 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import BooleanField, DateTimeField, DurationField, JSONField, Model
 from django.utils.dateparse import parse_datetime
 
-from ..exceptions import MissingTables
+from ..exceptions import DelayQError
 from ..models import Schedule
 
 Convert = Callable[[Any], Any]
+
+
+class MissingTables(DelayQError):
+    """The database does not have our tables yet: `manage.py migrate` makes them."""
 
 
 def _among(field: Any, connection: BaseDatabaseWrapper) -> str:

@@ -16,7 +16,11 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from ..conf.alerts import find_refusal
-from ..exceptions import DeliveryFailed
+from ..exceptions import DelayQError
+
+
+class DeliveryFailed(DelayQError):
+    """A host that is to be told of something is not listed, cannot be reached, or refuses."""
 
 
 class _Unredirected(HTTPRedirectHandler):

@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 from .. import conf
 from ..calls import tracing
 from ..conf.alerts import find_refusal
-from ..exceptions import DeliveryFailed
-from .outgoing import post
+from .outgoing import DeliveryFailed, post
 
 logger = logging.getLogger("django_delayq.worker")
 

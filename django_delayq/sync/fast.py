@@ -9,12 +9,12 @@ from typing import Any
 from django.db import connections, transaction
 
 from .. import conf
-from ..exceptions import BrokerError, BrokerUnavailable, ForeignLayout, OtherLayout
+from ..exceptions import BrokerError, BrokerUnavailable
 from ..index import Broker, EntryView, web
 from ..ledger import chain
 from ..ledger.rows import AnyRun
 from ..models import Schedule
-from .layout import check_layout
+from .layout import ForeignLayout, OtherLayout, check_layout
 from .read import read_wanted
 from .runs import move_run, put_runs
 from .write import remove_tombstones, sync

@@ -35,7 +35,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 from .. import conf, ledger
-from ..exceptions import ForeignLayout, OtherLayout, OutdatedRelease, PendingMigrations
+from ..exceptions import DelayQError
 from ..index import Broker
 from ..models import Schedule
 
@@ -44,6 +44,22 @@ APP = "django_delayq"
 RAISES = re.compile(r"_layout_([0-9]{1,9})$")
 
 _known: dict[tuple[str, str], str] = {}
+
+
+class PendingMigrations(DelayQError):
+    """`manage.py migrate` was not run for this release. A worker waits for it."""
+
+
+class OutdatedRelease(DelayQError):
+    """The database was migrated to the layout of a later release: this one must not go on, nor be started again."""
+
+
+class ForeignLayout(DelayQError):
+    """The prefix in Redis belongs to another database."""
+
+
+class OtherLayout(ForeignLayout):
+    """The index in Redis was built by a release of another layout, or for another number of shards."""
 
 
 @dataclass(frozen=True, slots=True)

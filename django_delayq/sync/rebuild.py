@@ -24,11 +24,11 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import chain
 
 from .. import ledger
-from ..exceptions import DamagedKeys, OtherLayout
 from ..index import Broker, Shard
+from ..index.connection import DamagedKeys
 from ..ledger.chain import member_of
 from .compare import compare
-from .layout import check_layout
+from .layout import OtherLayout, check_layout
 from .missed import last_key, note_all_put
 from .pages import PAGE, pages, parts
 from .read import queues_of, read_settled

@@ -24,9 +24,8 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..exceptions import OtherLayout
 from ..index import Broker, Shard
-from .layout import Layout, check_layout, check_others, check_release, checked, own_layout, store_layout
+from .layout import Layout, OtherLayout, check_layout, check_others, check_release, checked, own_layout, store_layout
 
 logger = logging.getLogger("django_delayq.sync")
 

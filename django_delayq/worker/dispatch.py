@@ -20,11 +20,12 @@ from django.db import DatabaseError, Error, connections
 
 from .. import ledger, sync
 from ..conf import Config
-from ..exceptions import BrokerError, ForeignLayout
+from ..exceptions import BrokerError
 from ..index import Shard
 from ..index.keys import grouped
 from ..ledger import HeldBack
 from ..recurrence.point import utcnow
+from ..sync.layout import ForeignLayout
 from .held import AGAIN_MS, Held, Verdicts
 from .isolation import Isolation
 from .recorder import Recorder

@@ -9,8 +9,9 @@ from contextlib import suppress
 from django.db import Error, InternalError, ProgrammingError, connections
 
 from .. import ledger
-from ..exceptions import BrokerError, DamagedKeys
+from ..exceptions import BrokerError
 from ..index import Broker, Shard
+from ..index.connection import DamagedKeys
 
 logger = logging.getLogger("django_delayq.worker")
 

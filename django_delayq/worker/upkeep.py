@@ -25,19 +25,13 @@ from django.db import DatabaseError, Error, connections
 
 from .. import conf, ledger, sync
 from ..calls import tracing
-from ..exceptions import (
-    BrokerError,
-    BrokerUnavailable,
-    DamagedKeys,
-    ForeignLayout,
-    OtherLayout,
-    OutdatedRelease,
-    PendingMigrations,
-    UnfitServer,
-)
+from ..exceptions import BrokerError, BrokerUnavailable
 from ..index import Broker, Shard, probe
+from ..index.connection import DamagedKeys
+from ..index.probe import UnfitServer
 from ..monitoring import alerts, minutes
 from ..sync import pruning
+from ..sync.layout import ForeignLayout, OtherLayout, OutdatedRelease, PendingMigrations
 from ..text import redact_text
 from .trouble import Backoff, forget_frames, repair
 

@@ -20,11 +20,10 @@ from django.db import OperationalError, connection, transaction
 
 from django_delayq import actions, checks, conf
 from django_delayq.conf.alerts import find_refusal, parse
-from django_delayq.exceptions import DeliveryFailed
 from django_delayq.models import Alert, Origin, Run, Schedule, ScheduleState
 from django_delayq.monitoring import alerts, outgoing
 from django_delayq.monitoring.alerts import matters, sending
-from django_delayq.monitoring.outgoing import post
+from django_delayq.monitoring.outgoing import DeliveryFailed, post
 from django_delayq.monitoring.status.late import find_late
 from django_delayq.recurrence.point import utcnow
 from django_delayq.signals import alert_changed

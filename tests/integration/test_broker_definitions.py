@@ -13,9 +13,9 @@ import redis
 from redis.crc import key_slot
 
 from django_delayq.embedded import EmbeddedServer
-from django_delayq.exceptions import DamagedKeys
 from django_delayq.index import Broker, Definition, Settlement, Shard, keys, scripts
 from django_delayq.index import broker as broker_module
+from django_delayq.index.connection import DamagedKeys
 from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, listening, names_of
 from tests.support import count_keys
 

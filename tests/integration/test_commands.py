@@ -151,7 +151,9 @@ def test_an_exit_status_fails_with_the_last_lines_of_stderr(broker):
     run_burst()
     run = Run.objects.get()
     assert run.status == "failed"
-    assert run.reason == "django_delayq.exceptions.CommandFailed: tell: exit status 1: CommandError: no luck"
+    assert (
+        run.reason == "django_delayq.calls.commands.process.CommandFailed: tell: exit status 1: CommandError: no luck"
+    )
     assert "to stderr\nCommandError: no luck" in run.error
 
 
@@ -168,7 +170,10 @@ def test_a_memory_limit_holds(broker, settings):
     settings.DELAYQ = {**settings.DELAYQ, "COMMAND_MEMORY_MB": 400}
     schedule("tell", "--megabytes=500", broker=broker)
     run_burst()
-    assert Run.objects.get().reason == "django_delayq.exceptions.CommandFailed: tell: exit status 1: MemoryError"
+    assert (
+        Run.objects.get().reason
+        == "django_delayq.calls.commands.process.CommandFailed: tell: exit status 1: MemoryError"
+    )
 
 
 # -- ends
@@ -237,7 +242,7 @@ def test_a_killed_command_fails_with_the_signal(broker, tmp_path):
         assert process.poll() is None
         assert "said hello" in output_of(process), "its output is also the worker's"
     run = Run.objects.get()
-    assert run.reason == "django_delayq.exceptions.CommandFailed: tell: exit status 137: to stderr"
+    assert run.reason == "django_delayq.calls.commands.process.CommandFailed: tell: exit status 137: to stderr"
     assert "said hello" in run.outputs.get().text
 
 

@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_delayq import ledger
-from django_delayq.exceptions import BrokerUnavailable, DamagedKeys
+from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.index import MinuteCounts, keys
+from django_delayq.index.connection import DamagedKeys
 from django_delayq.index.counters import LAG, RAN, Counts, by_queue, outcomes
 from django_delayq.ledger import rollups
 from django_delayq.models import Rollup

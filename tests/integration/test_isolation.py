@@ -17,9 +17,10 @@ from django.core.management import CommandError, call_command
 
 from django_delayq import isolated, ledger
 from django_delayq.calls import isolation
+from django_delayq.calls.commands.process import ProcessDied
 from django_delayq.calls.compat import InvalidTask, task
 from django_delayq.calls.isolation import Isolation, isolation_of
-from django_delayq.exceptions import InvalidArguments, ProcessDied, TaskTimeout
+from django_delayq.exceptions import InvalidArguments, TaskTimeout
 from django_delayq.ledger.rows import RunRow
 from django_delayq.models import Schedule
 from django_delayq.testing import Runner

@@ -7,10 +7,10 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from django_delayq import actions, conf, sync
-from django_delayq.exceptions import OtherLayout, OutdatedRelease, PendingMigrations
 from django_delayq.index import Broker, Definition, Shard
 from django_delayq.models import Run
 from django_delayq.sync import layout, swept
+from django_delayq.sync.layout import OtherLayout, OutdatedRelease, PendingMigrations
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.integration.mirroring import absent, mirrored, schedule, stored

@@ -6,12 +6,12 @@ import pytest
 from django.core.management import call_command
 
 from django_delayq import ledger, sync
-from django_delayq.exceptions import ForeignLayout
 from django_delayq.index import Broker, Settlement
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.recurrence import to_ms
 from django_delayq.recurrence.point import utcnow
 from django_delayq.sync import layout, pages, swept, write
+from django_delayq.sync.layout import ForeignLayout
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.integration.mirroring import absent, mirrored, schedule, view

@@ -6,9 +6,9 @@ import pytest
 from django.core.management import CommandError
 
 from django_delayq import conf, sync
-from django_delayq.exceptions import ForeignLayout, OtherLayout
 from django_delayq.index import Broker, Definition
 from django_delayq.models import Schedule, ScheduleState
+from django_delayq.sync.layout import ForeignLayout, OtherLayout
 from tests.integration.mirroring import absent, lose, mirrored, schedule, set_due, stored
 from tests.support import count_keys, said
 

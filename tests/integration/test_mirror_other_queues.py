@@ -7,9 +7,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_delayq import sync
-from django_delayq.exceptions import ForeignLayout
 from django_delayq.index import Broker, Shard
 from django_delayq.models import Origin, Run
+from django_delayq.sync.layout import ForeignLayout
 from tests.integration.mirroring import mirrored, schedule, stored
 
 pytestmark = pytest.mark.django_db(transaction=True)

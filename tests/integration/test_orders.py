@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 
 from django_delayq import actions, sync
-from django_delayq.exceptions import InvalidBackfill
+from django_delayq.exceptions import InvalidArguments
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.recurrence import from_ms, to_ms
 from django_delayq.recurrence.point import utcnow
@@ -147,7 +147,7 @@ def test_what_passed_during_a_pause_is_ordered_while_it_lasts():
 
 def test_more_points_than_the_limit_are_refused_with_their_number_before_anything_is_written(broker):
     subject = schedule()
-    with pytest.raises(InvalidBackfill, match=r"24 due points.*at most 23.*shorter"):
+    with pytest.raises(InvalidArguments, match=r"24 due points.*at most 23.*shorter"):
         actions.backfill(subject, FIRST, FIRST + 23 * DAY, limit=23)
     assert not Run.objects.exists()
     assert members(broker) == set()
@@ -158,21 +158,21 @@ def test_more_points_than_the_limit_are_refused_with_their_number_before_anythin
 
 def test_a_time_with_far_too_many_points_is_refused_without_looking_at_them():
     subject = schedule(cron="* * * * * *")
-    with pytest.raises(InvalidBackfill, match=r"31536000 due points.*at most 20000 are looked at"):
+    with pytest.raises(InvalidArguments, match=r"31536000 due points.*at most 20000 are looked at"):
         actions.plan_backfill(subject, FIRST - timedelta(days=365), FIRST - timedelta(seconds=1))
 
 
 def test_what_cannot_be_meant_is_refused_with_the_reason():
     subject = schedule()
-    with pytest.raises(InvalidBackfill, match="before the start"):
+    with pytest.raises(InvalidArguments, match="before the start"):
         actions.backfill(subject, FIRST, FIRST - DAY)
     with pytest.raises(ValueError, match="aware"):
         actions.backfill(subject, FIRST.replace(tzinfo=None), FIRST)
     delayed = schedule("delayed", kind="every", cron="", every=DAY, every_from="finish")
-    with pytest.raises(InvalidBackfill, match="Run now"):
+    with pytest.raises(InvalidArguments, match="Run now"):
         actions.backfill(delayed, FIRST, FIRST + DAY)
     Schedule.objects.filter(pk=subject.pk).delete()
-    with pytest.raises(InvalidBackfill, match="deleted"):
+    with pytest.raises(InvalidArguments, match="deleted"):
         actions.backfill(subject, FIRST, FIRST + DAY)
     assert not Run.objects.exists()
 

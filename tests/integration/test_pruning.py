@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_delayq import actions, ledger
-from django_delayq.exceptions import InvalidBackfill
+from django_delayq.exceptions import InvalidArguments
 from django_delayq.ledger import Outcome, Won, pruning, version_of
 from django_delayq.ledger.rows import RunRow
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
@@ -409,7 +409,7 @@ def test_a_backfill_leaves_out_what_was_pruned(keep):
 def test_a_backfill_of_nothing_but_pruned_points_says_up_to_when(keep):
     owner, points = daily()
     ScheduleState.objects.filter(pk=owner.pk).update(pruned_until=points[3])
-    with pytest.raises(InvalidBackfill, match=rf"pruned up to {points[3]:%Y-%m-%d %H:%M:%S} UTC.*later"):
+    with pytest.raises(InvalidArguments, match=rf"pruned up to {points[3]:%Y-%m-%d %H:%M:%S} UTC.*later"):
         actions.backfill(owner, points[0], points[3])
     assert [item.left_out for item in actions.plan_backfill(owner, points[0], points[4])] == ["pruned"] * 4 + [""]
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq.exceptions import UnfitServer
 from django_delayq.index import probe
+from django_delayq.index.probe import UnfitServer
 from django_delayq.models import Run
 from django_delayq.worker import upkeep
 from django_delayq.worker.options import OK

@@ -12,7 +12,7 @@ from django.db import connection, connections, transaction
 from django_delayq.backend import waiting
 from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
 from django_delayq.calls.context import EXECUTING
-from django_delayq.exceptions import ResultTimeout, WaitRefused
+from django_delayq.exceptions import WaitRefused
 from tests.acceptance.support import PATIENCE_SECONDS
 from tests.app import tasks as app_tasks
 from tests.faults.harness.servers import pointing_at
@@ -112,7 +112,7 @@ def test_what_is_no_job_or_goes_meanwhile_does_not_exist(monkeypatch):
 
 def test_it_needs_no_redis_and_no_flush_ends_it(broker):
     result = tasks.echo.enqueue(1)
-    with pointing_at("redis://127.0.0.1:1/0"), pytest.raises(ResultTimeout):
+    with pointing_at("redis://127.0.0.1:1/0"), pytest.raises(TimeoutError):
         result.wait(0.05)
     broker.purge()
     with live_worker():
@@ -135,7 +135,7 @@ def test_in_a_transaction_a_wait_is_refused_but_for_what_has_ended():
 def test_a_task_that_waits_for_a_job_is_warned():
     result, token = tasks.echo.enqueue(), EXECUTING.set(object())
     try:
-        with pytest.warns(RuntimeWarning, match="its slot waits with it"), pytest.raises(ResultTimeout):
+        with pytest.warns(RuntimeWarning, match="its slot waits with it"), pytest.raises(TimeoutError):
             result.wait(0)
     finally:
         EXECUTING.reset(token)
@@ -173,7 +173,7 @@ def test_an_event_loop_has_timeouts_and_a_cancelled_wait_leaves_nothing():
     result, threads = tasks.echo.using(run_after=HOUR).enqueue(), threading.active_count()
 
     async def main():
-        with pytest.raises(ResultTimeout):
+        with pytest.raises(TimeoutError):
             await result.await_(0.05)
         wait = asyncio.ensure_future(result.await_())
         await asyncio.sleep(0.2)

@@ -9,8 +9,9 @@ from django.core.management import call_command
 
 from django_delayq import actions
 from django_delayq.embedded import EmbeddedServer
-from django_delayq.exceptions import BrokerError, DamagedKeys
+from django_delayq.exceptions import BrokerError
 from django_delayq.index import Broker, Definition, MinuteCounts, Settlement, keys
+from django_delayq.index.connection import DamagedKeys
 from django_delayq.models import Run, Schedule
 from tests.acceptance.support import wait_until
 from tests.faults.live import live_worker

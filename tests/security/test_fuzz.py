@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from django_delayq import actions, sync
 from django_delayq.calls import parse_id
-from django_delayq.exceptions import ForeignLayout
 from django_delayq.index import keys
 from django_delayq.index.broker import _parse_hint
 from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.recurrence import from_ms, to_ms
+from django_delayq.sync.layout import ForeignLayout
 from django_delayq.worker import calling
 from tests.acceptance.support import wait_until
 from tests.app import tasks

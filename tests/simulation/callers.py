@@ -13,10 +13,11 @@ from django_delayq import sync
 from django_delayq.calls import parse_id
 from django_delayq.calls.compat import TaskResultDoesNotExist, task_backends
 from django_delayq.calls.registry import get_task
-from django_delayq.exceptions import BrokerError, ForeignLayout, JobHeld, KeyTaken
+from django_delayq.exceptions import BrokerError, JobHeld, KeyTaken
 from django_delayq.models import Run
 from django_delayq.recurrence import to_ms
 from django_delayq.recurrence.point import micros
+from django_delayq.sync.layout import ForeignLayout
 
 from .clock import BEGIN_MS
 from .faults import Broken, Killed, step

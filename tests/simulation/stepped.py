@@ -9,7 +9,8 @@ from functools import partial
 from django.db import DatabaseError
 
 from django_delayq import sync
-from django_delayq.exceptions import BrokerError, ForeignLayout, OtherLayout
+from django_delayq.exceptions import BrokerError
+from django_delayq.sync.layout import ForeignLayout, OtherLayout
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from django_delayq.worker.slots import Slots

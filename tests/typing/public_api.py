@@ -10,7 +10,7 @@ from django_delayq import RunContext, isolated
 from django_delayq.actions import backfill, run_now
 from django_delayq.backend import DelayQBackend
 from django_delayq.calls import DelayQTask, JobContext, JobResult
-from django_delayq.exceptions import ResultTimeout, WaitRefused
+from django_delayq.exceptions import WaitRefused
 from django_delayq.models import Run, Schedule
 from django_delayq.recurrence import Cron, Every, Once
 from django_delayq.testing import Runner, next_points
@@ -68,7 +68,7 @@ def jobs(task: DelayQTask, backend: DelayQBackend) -> None:
 async def waits(task: DelayQTask) -> Any:
     try:
         return (await (await task.aenqueue()).await_(timeout=1.5)).return_value
-    except ResultTimeout as error:
+    except TimeoutError as error:
         timeout: TimeoutError = error
         raise WaitRefused("too late") from timeout
 

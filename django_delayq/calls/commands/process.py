@@ -14,18 +14,19 @@ is within that of the hard timeout: after it the process has ended before the wo
 
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import time
 from codecs import getincrementaldecoder
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ... import conf
-from ...exceptions import CommandFailed
+from ...exceptions import DelayQError
 
 POLL_SECONDS = 0.1
 #: Between SIGTERM and SIGKILL; at most half of `timeout_grace_seconds`.
@@ -34,6 +35,37 @@ GRACE_SECONDS = 5.0
 LAST_LINES, LONGEST_LINE = 20, 8192
 _GUARD = Path(__file__).with_name("guard.py")
 _Decoder = getincrementaldecoder("utf-8")
+
+
+class ProcessDied(DelayQError):
+    """The process of an isolated task ended before the task did: the message says how, and `status` as a shell does."""
+
+    def __init__(self, status: int, last: Iterable[str] = ()) -> None:
+        """`last` are the last lines that it wrote to stderr."""
+        try:
+            how = f"by signal {status - 128} ({signal.Signals(status - 128).name})"
+        except ValueError:
+            how = f"with exit status {status}"
+        super().__init__(f"The process of the task ended {how}, before the task did.")
+        self.status = status
+        note_last(self, last)
+
+
+class CommandFailed(DelayQError):
+    """A management command ended with an exit status that is not 0, which is `status`; 128 and more: by a signal."""
+
+    def __init__(self, name: str, status: int, last: Iterable[str] = ()) -> None:
+        """`last` are the last lines that it wrote to stderr."""
+        lines = [line for line in last if line.strip()]
+        super().__init__(f"{name}: exit status {status}" + (f": {lines[-1].strip()}" if lines else ""))
+        self.status = status
+        note_last(self, lines if lines[:-1] else ())
+
+
+def note_last(error: BaseException, last: Iterable[str]) -> None:
+    """Note with an error the last lines that a process wrote to stderr."""
+    if lines := [line for line in last if line.strip()]:
+        error.add_note("The last that it wrote to stderr:\n" + "\n".join(lines))
 
 
 def run(words: Sequence[str]) -> None:

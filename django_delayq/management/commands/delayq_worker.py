@@ -19,9 +19,10 @@ from django_delayq.calls import registry
 from django_delayq.calls.capture import listening
 from django_delayq.calls.compat import task
 from django_delayq.calls.side_channels import note_handler_failure
-from django_delayq.exceptions import DelayQError, OutdatedRelease
+from django_delayq.exceptions import DelayQError
 from django_delayq.ledger import bulk
 from django_delayq.monitoring import metrics
+from django_delayq.sync.layout import OutdatedRelease
 from django_delayq.worker import http
 from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter, LogQueue
 from django_delayq.worker.loop import Worker

@@ -29,11 +29,10 @@ from django.utils.translation import gettext as _
 from ... import conf, ledger
 from ...calls.compat import mail_connection
 from ...conf.alerts import AlertSettings, secret_bytes
-from ...exceptions import DeliveryFailed
 from ...models import Alert
 from ...recurrence.point import utcnow
 from ...text import iso
-from ..outgoing import post
+from ..outgoing import DeliveryFailed, post
 from ..status import Snapshot
 from .states import find_jobs
 

@@ -10,12 +10,12 @@ from django.db.models import Case, Count, QuerySet, Value, When
 
 from ... import conf, ledger, sync
 from ...calls import handover, registry
-from ...exceptions import ForeignLayout
 from ...index import Broker
 from ...ledger import chain
 from ...models import Condition, Origin, Schedule, ScheduleState, Tombstone
 from ...recurrence.point import utcnow
 from ...sync import pruning
+from ...sync.layout import ForeignLayout
 from .snapshot import MOST_COUNTED, MOST_READ, MOST_UNKNOWN, Comparison, DatabaseView, Named, Unnamed
 
 #: A worker mirrors within about 2 s what a request could not. What is older than this, nobody has mirrored.

@@ -12,9 +12,11 @@ from django.db import DatabaseError, InterfaceError, connections
 from django.utils.translation import gettext as _
 
 from ... import conf, ledger
-from ...exceptions import BrokerError, BrokerUnavailable, DamagedKeys, MissingTables
+from ...exceptions import BrokerError, BrokerUnavailable
 from ...index import Broker
+from ...index.connection import DamagedKeys
 from ...index.web import ask
+from ...ledger.bulk import MissingTables
 from ...models import Control, Schedule
 from ...recurrence.point import utcnow
 from ...text import redact_text

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from ... import conf
 from ...calls import capture, tracing
 from ...calls.commands import guard
-from ...calls.commands.process import Process
+from ...calls.commands.process import Process, ProcessDied, note_last
 from ...calls.isolation import Isolation
-from ...exceptions import ProcessDied, TaskCancelled, TaskTimeout, note_last
+from ...exceptions import TaskCancelled, TaskTimeout
 from ..held import Held
 from .crossing import pack_row, unpack_error
 
