@@ -341,7 +341,7 @@ def test_the_status_names_stored_schedules_that_no_backend_takes(well):
     Schedule.objects.filter(name__startswith="bad").update(backend="retired")
     sync.full_sweep(well)
     code, found = ask()
-    assert (code, [problem["code"] for problem in found["problems"]]) == (1, ["refused"])
+    assert (code, [problem["code"] for problem in found["problems"]]) == (1, ["unknown_name"])
     assert "6 schedules" in found["problems"][0]["message"] and "bad 0, bad 1" in found["problems"][0]["message"]
     assert found["database"]["refused"]["count"] == 6 and len(found["database"]["refused"]["names"]) == 5
     assert "Refused: 6 (bad 0" in text()

@@ -42,7 +42,7 @@ ATTEMPTS, BACKOFF_SECONDS, TIMEOUT_SECONDS = 20, 10, 120
 #: These are judged whatever Redis is like.
 BY_THE_DATABASE = frozenset((*matters.FINDERS, "failed_jobs"))
 #: And these say what Redis is like.
-OF_REDIS = frozenset(("redis_unreachable", "not_built", "damaged_keys"))
+OF_REDIS = frozenset(("redis_unreachable", "not_built", "redis_unfit"))
 
 Key = tuple[str, str]
 

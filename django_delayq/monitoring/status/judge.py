@@ -114,7 +114,7 @@ def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
             "or does not take their task (%(names)s). manage.py delayq_status NAME says why.",
             refused.count,
         )
-        yield Problem("refused", text % {"count": refused.count, "names": refused.listed})
+        yield Problem("unknown_name", text % {"count": refused.count, "names": refused.listed})
 
 
 def of_unnamed(unnamed: Iterable[Unnamed], redis: RedisView) -> Iterator[Problem]:
@@ -127,25 +127,19 @@ def of_unnamed(unnamed: Iterable[Unnamed], redis: RedisView) -> Iterator[Problem
                 "%(schedules)d, ordered runs: %(runs)d, open jobs: %(jobs)d). Add it there until its runs and jobs are "
                 "done, and give its schedules another queue."
             )
-            yield Problem("unknown_queue", text % each._asdict(), queue=each.name)
+            yield Problem("unknown_name", text % each._asdict(), queue=each.name)
     texts = {
-        "task": (
-            "unknown_job_tasks",
-            _(
-                "Jobs wait for a worker that knows their task, and no installed app has it: %(names)s. Was the task "
-                "renamed? Add it to DELAYQ['TASK_ALIASES']. Is it gone? Delete the jobs."
-            ),
+        "task": _(
+            "Jobs wait for a worker that knows their task, and no installed app has it: %(names)s. Was the task "
+            "renamed? Add it to DELAYQ['TASK_ALIASES']. Is it gone? Delete the jobs."
         ),
-        "backend": (
-            "unknown_alias",
-            _("Jobs wait for a worker whose TASKS has their alias: %(names)s. Add it there, or delete the jobs."),
-        ),
+        "backend": _("Jobs wait for a worker whose TASKS has their alias: %(names)s. Add it there, or delete the jobs."),
     }
-    for kind, (code, text) in texts.items():
+    for kind, text in texts.items():
         names = [f"{each.name} ({each.jobs})" for each in waiting if each.kind == kind]
         if names:
             more = ", …" if len(names) > NAMES_SHOWN else ""
-            yield Problem(code, text % {"names": ", ".join(names[:NAMES_SHOWN]) + more})
+            yield Problem("unknown_name", text % {"names": ", ".join(names[:NAMES_SHOWN]) + more})
 
 
 def _server(server: ServerView) -> Iterator[Problem]:
@@ -154,12 +148,12 @@ def _server(server: ServerView) -> Iterator[Problem]:
             "Redis has maxmemory-policy %(policy)s and would evict schedules, so that no worker starts. Set it to "
             "noeviction, or use another server."
         )
-        yield Problem("evicts", text % {"policy": server.memory_policy})
+        yield Problem("redis_unfit", text % {"policy": server.memory_policy})
     if server.max_bytes is not None and (server.used_bytes or 0) >= server.max_bytes:
-        yield Problem("memory_full", _("The memory of Redis is full: nothing new gets in. Raise maxmemory."))
+        yield Problem("redis_unfit", _("The memory of Redis is full: nothing new gets in. Raise maxmemory."))
     if server.disk_problem:
         text = _("Redis cannot write to its disk (%(field)s) and may refuse all writes. Look at its log and its disk.")
-        yield Problem("disk", text % {"field": server.disk_problem})
+        yield Problem("redis_unfit", text % {"field": server.disk_problem})
 
 
 def _queues(redis: RedisView, snapshot: Snapshot, max_lag: float) -> Iterator[Problem]:
@@ -170,7 +164,7 @@ def _queues(redis: RedisView, snapshot: Snapshot, max_lag: float) -> Iterator[Pr
         absent = sum(shard.epoch == "absent" for shard in redis.shards if shard.queue == queue.queue)
         yield from _unbuilt(queue.queue, absent)
     if snapshot.load is not None and snapshot.load.overloaded:
-        yield Problem("overload", _(OVERLOAD) % snapshot.load.told)
+        yield Problem("overdue", _(OVERLOAD) % snapshot.load.told)
 
 
 def _unbuilt(queue: str, absent: int) -> Iterator[Problem]:
@@ -223,7 +217,7 @@ def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
             "Start one or look at its log, or run: manage.py delayq_sync",
             compared.stale_edits,
         )
-        yield Problem("stale_edits", text % {"count": min(compared.stale_edits, MOST_COUNTED)})
+        yield Problem("out_of_sync", text % {"count": min(compared.stale_edits, MOST_COUNTED)})
     count = compared.excess(redis)
     if count:
         text = ngettext(
@@ -233,4 +227,4 @@ def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
             "manage.py delayq_sync",
             count,
         )
-        yield Problem("drift", text % {"count": count})
+        yield Problem("out_of_sync", text % {"count": count})

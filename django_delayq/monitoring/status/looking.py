@@ -56,7 +56,7 @@ def look(*, seconds: float) -> Snapshot:
         if snapshot.redis is not None:
             text = _("Redis and the database could not be compared in time. Give it more: --timeout SECONDS")
             compared = _ask(partial(_compare, broker, snapshot.redis, deadline))
-            snapshot.comparison = _answer(snapshot, compared, deadline, Problem("not_compared", text, BLIND))
+            snapshot.comparison = _answer(snapshot, compared, deadline, Problem("database_unreachable", text, BLIND))
         snapshot.load = _answer(snapshot, loading, deadline, None)  # asks Redis too, which may hang
         snapshot.held_back = _answer(snapshot, holding, deadline, no_database)
         snapshot.unknown_tasks = _answer(snapshot, naming, deadline, None)
@@ -134,12 +134,12 @@ def _problem(error: Exception, alias: str) -> Problem:
     said = redact_text(" ".join(str(error).split()) or type(error).__name__).rstrip(". ?")
     if isinstance(error, DamagedKeys):
         text = _("%(error)s. A running worker deletes it and rebuilds within seconds; start one if none runs.")
-        return Problem("damaged_keys", text % {"error": said})
+        return Problem("redis_unfit", text % {"error": said})
     if isinstance(error, BrokerError):
         text = _("%(error)s. Start Redis, or correct its address: the alias %(alias)s in CACHES.")
         return Problem("redis_unreachable", text % {"error": said, "alias": alias}, BLIND)
     if isinstance(error, MissingTables):
-        return Problem("tables_missing", said, BLIND)
+        return Problem("database_unreachable", said, BLIND)
     text = _(
         "The database cannot be used now: %(error)s. Start it, or correct DATABASES; after an upgrade run: manage.py "
         "migrate"
