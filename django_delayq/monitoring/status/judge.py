@@ -133,7 +133,9 @@ def of_unnamed(unnamed: Iterable[Unnamed], redis: RedisView) -> Iterator[Problem
             "Jobs wait for a worker that knows their task, and no installed app has it: %(names)s. Was the task "
             "renamed? Add it to DELAYQ['TASK_ALIASES']. Is it gone? Delete the jobs."
         ),
-        "backend": _("Jobs wait for a worker whose TASKS has their alias: %(names)s. Add it there, or delete the jobs."),
+        "backend": _(
+            "Jobs wait for a worker whose TASKS has their alias: %(names)s. Add it there, or delete the jobs."
+        ),
     }
     for kind, text in texts.items():
         names = [f"{each.name} ({each.jobs})" for each in waiting if each.kind == kind]
