@@ -19,8 +19,8 @@ from typing import Any
 from django.db import connections
 
 from ..calls import tracing
-from ..monitoring.metrics import health
-from ..monitoring.metrics.health import Page, said
+from ..monitoring import health
+from ..monitoring.health import Page, said
 from .loop import Worker
 
 logger = logging.getLogger("django_delayq.worker")

@@ -34,9 +34,7 @@ def test_f32_under_overload_each_schedule_has_its_turn_and_it_is_told(
     with live_worker("slow", threads=1):
         wait_until(lambda: len(turns()) == COUNT and min(turns().values()) >= TURNS, what="turns of all")
         if told:
-            wait_until(
-                lambda: "overdue" in [item.code for item in status.judge(status.look(seconds=5))], what="a word"
-            )
+            wait_until(lambda: "overdue" in [item.code for item in status.judge(status.look(seconds=5))], what="a word")
     with live_worker("fast", threads=16):
         report(f"F32 {overlap}, {missed}", histories)
 

@@ -24,8 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from django_delayq import conf
 from django_delayq.index import web
 from django_delayq.models import Schedule
-from django_delayq.monitoring import metrics
-from django_delayq.monitoring.metrics import health, views
+from django_delayq.monitoring import health, metrics, views
 from django_delayq.worker import http
 from django_delayq.worker.http import Server, pages_of
 from tests.acceptance.support import ROOT, wait_until
@@ -36,7 +35,7 @@ from tests.support import make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-urlpatterns = [path("delayq/", include("django_delayq.monitoring.metrics.urls")), path("open", views.open_metrics)]
+urlpatterns = [path("delayq/", include("django_delayq.monitoring.urls")), path("open", views.open_metrics)]
 TOKEN = "a-token-of-the-tests"
 FROM_TASKS = Counter("shop_sales", "What a project counts itself.")
 

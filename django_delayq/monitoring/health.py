@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from django.db import Error, connections
 
-from ... import conf, ledger
-from ...exceptions import BrokerError
-from ...index.web import ask
+from .. import conf, ledger
+from ..exceptions import BrokerError
+from ..index.web import ask
 
 PLAIN = "text/plain; charset=utf-8"
 

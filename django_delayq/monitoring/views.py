@@ -1,4 +1,4 @@
-"""For the web: metrics behind a token, and probes. Include `django_delayq.monitoring.metrics.urls`."""
+"""For the web: metrics behind a token, and probes. Include `django_delayq.monitoring.urls`."""
 
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
@@ -6,9 +6,10 @@ from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from ... import conf
-from . import MISSING, health, is_there
+from .. import conf
+from . import health
 from .health import PLAIN
+from .metrics import MISSING, is_there
 
 NO_TOKEN = "Set DELAYQ['METRICS_TOKEN'], and have it sent as: Authorization: Bearer TOKEN"  # noqa: S105
 
@@ -36,8 +37,8 @@ def open_metrics(request: HttpRequest) -> HttpResponse:
     """Do the same for everybody: where a decorator or the address protects it. Raises what `metrics` does."""
     if not is_there():
         raise ImproperlyConfigured(MISSING)
-    from .fleet import told_of_all
-    from .text import CONTENT_TYPE_LATEST
+    from .metrics.fleet import told_of_all
+    from .metrics.text import CONTENT_TYPE_LATEST
 
     return HttpResponse(told_of_all(), CONTENT_TYPE_LATEST)
 
