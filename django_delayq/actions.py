@@ -1,13 +1,12 @@
-"""Runs that a person orders: one now, or one for each of some due points of the past.
+"""Runs that a user requests, now or for past due points, and pauses and limits.
 
-An order is a row of the ledger first, and goes to Redis after the commit; so it is not lost where Redis is down.
+A requested run is first a row in the ledger and goes to Redis after the commit. If Redis is down, a worker adds it.
 
-Note [What a backfill leaves out]
-A point that succeeded, that has an open row, or that was backfilled before is not run again: there is one row per
-schedule, origin and point. Nor is one whose row, or that of a former backfill, may have been pruned: see
-`ledger/recording.py`, Note [What was pruned is decided]. Nor is a point that the schedule's own chain has still to
-decide: it may be running at this moment without a row, and would run twice. Skipped, failed and lost points, and those
-without any row, are ordered.
+Note [A backfill repeats no known or undecided point]
+A point that succeeded, that has an open row, or that was backfilled before is left out: there is one row per schedule,
+origin and point. So is a point whose row, or that of a former backfill, may have been pruned: see
+`ledger/recording.py`, Note [What was pruned is decided]. So is a point that the schedule has yet to decide: it may be
+running without a row. Skipped, failed and lost points, and points without a row, are run.
 """
 
 from bisect import bisect_left, bisect_right
@@ -29,19 +28,19 @@ from .models.run import OPEN
 from .recurrence import from_ms, to_ms
 from .recurrence.point import MICROSECOND, MILLISECOND, as_utc, utcnow
 
-#: Runs that one backfill orders, unless it is told otherwise.
+#: Default maximum of runs per backfill.
 LIMIT = 1000
-#: Orders of one schedule that may be made within the same ms.
+#: Number of later ms that `run_each_now` tries if a manual run of a schedule already has its ms.
 TRIES = 10
-#: Due points that one backfill looks at: those that are left out cost time too.
+#: Maximum due points that one backfill examines, including those that it leaves out.
 MOST_LOOKED_AT = 20_000
-#: Reasons to leave a point out that are no status; the others are the status of its row.
+#: Reasons to leave a point out, beside the status of its row.
 BACKFILLED, UNDECIDED, PRUNED = "backfilled", "undecided", "pruned"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A due point of the past. `known` is its status in the ledger, `left_out` why it is not ordered; empty if none."""
+    """A past due point. `known` is its status in the ledger, `left_out` the reason to leave it out; '' for none."""
 
     due_at: datetime
     known: str = ""
@@ -49,20 +48,17 @@ class Candidate:
 
 
 def run_now(schedule: Schedule, *, now: datetime | None = None) -> Run:
-    """Order one run of a schedule, also of a paused one. It ignores overlap and `max_runs` and moves no due point.
-
-    Where Redis is down, a worker puts the order there.
-    """
+    """Request one run of a schedule, even a paused one. It ignores overlap and `max_runs` and moves no due point."""
     return run_each_now([schedule], now=now)[0]
 
 
 def run_each_now(schedules: Iterable[Schedule], *, now: datetime | None = None) -> list[Run]:
-    """Order one run of each of these schedules like `run_now`; after an exception none is ordered."""
+    """Request one run of each schedule like `run_now`; after an exception, none is requested."""
     using, at = ledger.database(), from_ms(to_ms(now or utcnow()))
     values = {"origin": Origin.MANUAL, "apart": True, "status": Status.QUEUED, "options": tracing.as_options()}
     rows = list(dict.fromkeys(schedules))
     for later in range(TRIES):
-        with suppress(IntegrityError):  # one of them was ordered in the same ms
+        with suppress(IntegrityError):  # another request has used the same ms
             return _insert_orders([Run.of(row, at + later * MILLISECOND, **values) for row in rows], using)
     return _insert_orders([Run.of(row, at + TRIES * MILLISECOND, **values) for row in rows], using)
 
@@ -75,12 +71,12 @@ def _insert_orders(runs: list[Run], using: str) -> list[Run]:
 
 
 def plan_backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int = LIMIT) -> list[Candidate]:
-    """Return every past due point of the schedule in `start <= point <= end`, oldest first. Writes nothing.
+    """Return all past due points of the schedule in `start <= point <= end`, oldest first. Writes nothing.
 
-    The recurrence is the one that the database has now, also for points before the last edit or the creation.
+    The recurrence is the stored one, also for points before the last edit or the creation.
 
     Raises:
-        InvalidArguments: It cannot be ordered like this; says what to do.
+        InvalidArguments: The range cannot be backfilled; the message says what to do.
         InvalidRecurrence: The schedule has no usable recurrence.
         ValueError: An instant is naive.
     """
@@ -88,16 +84,14 @@ def plan_backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: 
 
 
 def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int = LIMIT) -> list[Run]:
-    """Order a run for each past due point in `start <= point <= end` that is not left out; return those ordered here.
+    """Request a run for each past due point in `start <= point <= end` that is not left out; return the new runs.
 
-    See Note [What a backfill leaves out]. The runs are members of their own: they start also while the schedule is
-    paused or busy, perhaps side by side, count for no `max_runs`, and move neither `last_due_at` nor the next due
-    point. After an exception none is ordered. What two people order at once is ordered once. Where Redis is down, the
-    workers' sweeps put them there.
+    See Note [A backfill repeats no known or undecided point]. The runs are members of their own: they start even if the
+    schedule is paused or busy, possibly concurrently, do not count for `max_runs`, and move neither `last_due_at` nor
+    the next due point. After an exception, none is requested. Concurrent backfills request each point once.
 
     Raises:
-        InvalidArguments: More points than `limit`, all of them pruned, or it cannot be ordered like this; says what to
-            do.
+        InvalidArguments: More points than `limit`, all pruned, or no possible backfill; the message says what to do.
         InvalidRecurrence: The schedule has no usable recurrence.
         ValueError: An instant is naive.
     """
@@ -108,19 +102,18 @@ def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int =
     values = {
         "origin": Origin.BACKFILL, "apart": True, "status": Status.QUEUED, "options": tracing.as_options(),
     }  # fmt: skip
-    rows = [  # dated in their order, in which Redis will offer them
+    rows = [  # dated in sequence: Redis offers them by date
         Run.of(current, point, created_at=now - (len(points) - index) * MILLISECOND, **values)
         for index, point in enumerate(points)
     ]
     with transaction.atomic(using=using):
-        pruned = ledger.lock_horizon(current.pk, using)  # which may have risen since
+        pruned = ledger.lock_horizon(current.pk, using)  # may have risen since the plan
         runs = _insert([run for run in rows if pruned is None or run.due_at > pruned], using)
         sync.put_after_commit(runs, using=using)
     return runs
 
 
 def _plan(schedule: Schedule, start: datetime, end: datetime, limit: int) -> tuple[Schedule, list[Candidate]]:
-    """Return the schedule as it stands now, and its points."""
     start, end = as_utc(start, "start"), as_utc(end, "end")
     current = ledger.find_schedule(schedule.pk)
     if current is None:
@@ -166,7 +159,7 @@ def _candidates(schedule: Schedule, start: datetime, end: datetime) -> list[Cand
         return []
     own, backfilled = _read_ledger(schedule, points)
     state = chain.state_of(schedule)
-    waiting = state.next_due_at  # may be due since before a pause or an edit, and run at this moment
+    waiting = state.next_due_at  # may be due since before a pause or an edit, and running now
     following = chain.next_point(schedule, state) if schedule.enabled else None
     candidates = []
     for point in points:
@@ -192,11 +185,11 @@ def _points(schedule: Schedule, start: datetime, end: datetime) -> Iterator[date
 
 
 def _read_ledger(schedule: Schedule, points: list[datetime]) -> tuple[dict[datetime, str], dict[datetime, str]]:
-    """Return the statuses of these points in the chain, also those within skipped stretches, and of backfilled ones."""
+    """Return the status by point: of due points, including skipped stretches, and of backfills."""
     first, last = points[0], points[-1]
     runs = Run._base_manager.using(ledger.database()).filter(schedule_id=schedule.pk)
     rows = runs.values_list("due_at", "origin", "status", "last_due_at")
-    before = rows.filter(due_at__lt=first).order_by("-due_at")[:3]  # a stretch may reach into the time
+    before = rows.filter(due_at__lt=first).order_by("-due_at")[:3]  # a stretch may reach into the range
     own: dict[datetime, str] = {}
     backfilled: dict[datetime, str] = {}
     for due_at, origin, status, last_due_at in (
@@ -214,10 +207,10 @@ def _read_ledger(schedule: Schedule, points: list[datetime]) -> tuple[dict[datet
 
 
 def _insert(runs: list[Run], using: str) -> list[Run]:
-    """Insert these rows and return them; those whose point another process has ordered just now are left out.
+    """Insert these rows and return them, without those that another process has just inserted.
 
     Raises:
-        IntegrityError: The table refuses a row, and not because of another one.
+        IntegrityError: The table refuses a row for another reason.
     """
     try:
         with transaction.atomic(using=using):
@@ -234,10 +227,10 @@ def _insert(runs: list[Run], using: str) -> list[Run]:
 
 
 def pause(queue: str = "", *, task: str = "", reason: str = "", until: datetime | None = None, by: str = "") -> Control:
-    """Start nothing of a queue, or of a task, from a second after the commit on; what runs goes on.
+    """Pause a queue or a task: within a second of the commit, nothing starts. Running executions continue.
 
-    Nothing is lost: jobs wait, and of the due points that are late by the end of it `missed` decides. `until`, an aware
-    datetime, ends it; else `resume` does. `by` says who did it.
+    Nothing is lost: jobs wait, and `missed` decides about due points that are late after the pause. The pause ends at
+    `until`, an aware datetime, or with `resume`. `by` names the user.
 
     Raises:
         django.core.exceptions.ValidationError: There is no such queue or task, or `until` has passed.
@@ -246,7 +239,7 @@ def pause(queue: str = "", *, task: str = "", reason: str = "", until: datetime 
 
 
 def resume(queue: str = "", *, task: str = "", by: str = "") -> Control:
-    """Let a queue, or a task, go on: within a second of the commit, an entry of a task within some seconds.
+    """Resume a queue or a task: within a second of the commit, entries of a task within some seconds.
 
     Raises: See `pause`.
     """
@@ -254,11 +247,11 @@ def resume(queue: str = "", *, task: str = "", by: str = "") -> Control:
 
 
 def limit(queue: str, most: int | None, *, by: str = "") -> Control:
-    """Let no more than `most` due points and jobs of a queue run at a time, None for any number.
+    """Let at most `most` due points and jobs of a queue run at a time; None removes the limit.
 
-    In a queue of one shard that holds exactly, whatever is killed: whose lease has not ended counts. In several each
-    shard has its part of it, rounded down, but at least one: so fewer may run than might, and never more than the
-    greater of `most` and the number of shards. Claims on the way when it is lowered still count by what was before.
+    The limit of a queue with one shard is exact, even if processes are killed: each unexpired lease counts. With
+    several shards each has an equal part, rounded down, but at least one. Fewer may run than allowed, but never more
+    than the greater of `most` and the number of shards. Claims in progress when the limit is lowered use the old one.
 
     Raises: See `pause`.
     """

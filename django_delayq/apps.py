@@ -1,4 +1,4 @@
-"""The app's configuration. Connects receivers and checks; starts nothing and talks to no server."""
+"""The app's configuration. Connects receivers and checks; starts nothing and connects to no server."""
 
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _

@@ -1,6 +1,6 @@
-"""System checks: what can be known to be wrong before anything runs. Only `check --deploy` opens a connection.
+"""System checks: find mistakes before anything runs. Only `check --deploy` opens a connection.
 
-Every id, with what to do, stands in the table of docs/reference.md.
+docs/reference.md lists every id with its remedy.
 """
 
 import json
@@ -29,7 +29,7 @@ from .sources.declared import said
 from .text import did_you_mean
 
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
-#: How long `check --deploy` waits for an answer of Redis.
+#: Seconds that `check --deploy` waits for a reply of Redis.
 TIMEOUT_SECONDS = 2.0
 _NO_ALIAS = (
     "Correct CACHES or DELAYQ['REDIS']. In settings for tests, which need no Redis, set DELAYQ['MIRROR'] to False."
@@ -39,7 +39,7 @@ Found = Iterator[checks.CheckMessage]
 
 
 def _check(find: Callable[[], Found]) -> Callable[..., list[checks.CheckMessage]]:
-    """Make a system check of it. Of settings that cannot be used only `check_settings` speaks."""
+    """Make a system check. Only `check_settings` reports unusable settings."""
 
     def check(**kwargs: Any) -> list[checks.CheckMessage]:
         with suppress(ImproperlyConfigured):
@@ -74,10 +74,10 @@ def check_settings() -> Found:
 
 
 def _mirrors() -> bool:
-    """Say whether there is a Redis to look at.
+    """Return whether the settings use Redis.
 
     Raises:
-        ImproperlyConfigured: There should be, but the alias names none.
+        ImproperlyConfigured: They do, but the alias has no usable address.
     """
     mirrors = conf.get_config().mirror
     if mirrors:
@@ -87,7 +87,7 @@ def _mirrors() -> bool:
 
 @_check
 def check_alias() -> Found:
-    """Check what the aliases say beside an address that can be read."""
+    """Check what the cache aliases say beside a readable address."""
     if not _mirrors():
         return
     config = conf.get_config()
@@ -109,7 +109,7 @@ def check_alias() -> Found:
 
 @_check
 def check_tasks() -> Found:
-    """Check that the task modules of the installed apps can be imported: the workers and the admin do."""
+    """Check that the task modules of the installed apps can be imported."""
     for each in registry.broken_modules():
         leave_out = f"leave the app out: DELAYQ['TASK_MODULES'] = {{'*': ['tasks'], {each.app!r}: []}}."
         if each.package:
@@ -123,7 +123,7 @@ def check_tasks() -> Found:
 
 @_check
 def check_task_aliases() -> Found:
-    """Check that each of TASK_ALIASES is a name that no task has any more, of a task that is there."""
+    """Check that each key of TASK_ALIASES is an unused path, and that it leads to a task."""
     tasks, found, aliases = registry.get_tasks(), list[str](), conf.get_config().task_aliases
     for old, new in aliases.items():
         if old in tasks:
@@ -139,14 +139,14 @@ def check_task_aliases() -> Found:
 
 @_check
 def check_time_zones() -> Found:
-    """Check that there are time zones."""
+    """Check that time zone data is installed."""
     if not zone.has_data():
         yield checks.Warning(f"{zone.NO_DATA} Pages of Django's admin fail.", hint=zone.INSTALL, id="delayq.W006")
 
 
 @_check
 def check_commands() -> Found:
-    """Check that an installed app has each management command that may be scheduled."""
+    """Check that an installed app has each command of DELAYQ['COMMANDS']."""
     names = conf.get_config().commands
     commands = get_commands() if names else {}
     unknown = [f"{name!r}.{did_you_mean(name, commands)}" for name in names if name not in commands]
@@ -158,7 +158,7 @@ def check_commands() -> Found:
 
 @_check
 def check_isolation() -> Found:
-    """Check that tasks which want a process of their own can have one."""
+    """Check that the system supports process isolation if tasks use it."""
     asking = [path for path, task in registry.get_tasks().items() if isolation_of(task) is not None]
     if asking and not isolation.is_possible():
         message = f"{len(asking)} tasks have isolation='process', such as {asking[0]}, which this system has not."
@@ -168,7 +168,7 @@ def check_isolation() -> Found:
 
 @_check
 def check_alerts() -> Found:
-    """Check that alerts can be delivered: by jobs, and to somebody."""
+    """Check that alerts can be delivered: through jobs, and to a recipient."""
     settings = conf.get_config().alerts
     if settings is None:
         return
@@ -183,7 +183,7 @@ def check_alerts() -> Found:
 
 @_check
 def check_server() -> Found:
-    """Look at the servers, as a worker does at its start. Redis that does not answer is a warning, never an error."""
+    """Inspect the servers, as a worker does at its start. An unavailable Redis is a warning, never an error."""
     if not _mirrors():
         return
     client = index.Broker(timeout_seconds=TIMEOUT_SECONDS, worker="checks")
@@ -204,7 +204,7 @@ _HINT = f'Set in DATABASES: "OPTIONS": {json.dumps(WANTED)}. For more than a few
 
 @_check
 def check_routers() -> Found:
-    """Check that all models are in one database: outcomes, states and definitions are written in one transaction."""
+    """Check that all models are in one database: outcomes, states and definitions share transactions."""
     models = (Schedule, ScheduleState, Declaration, Run, Tombstone)
     aliases = {model.__name__: router.db_for_write(model) for model in models}
     if len(set(aliases.values())) > 1:
@@ -216,7 +216,7 @@ def check_routers() -> Found:
 
 @_check
 def check_sqlite() -> Found:
-    """Check that SQLite lets the writers of web processes wait for workers, which set their own connections up."""
+    """Check that writers in web processes wait for workers on SQLite. Workers configure their own connections."""
     connection = connections[ledger.database()]
     missing = lacking(connection) if conf.get_config().mirror else []
     if missing:
@@ -229,10 +229,10 @@ def check_sqlite() -> Found:
 
 @_check
 def check_declared() -> Found:
-    """Check that each declared schedule can be saved, is the only one of its key and name, and is found everywhere."""
+    """Check that each declared schedule is valid, has a unique key and name, and is found by every process."""
     try:
         found = declared.collect()
-    except Exception:  # the settings are wrong or a module cannot be imported: other checks say it
+    except Exception:  # wrong settings or a module that cannot be imported: other checks report it
         return
     for each in found.twice:
         message = f"The key {each.key!r} or name {each.values['name']!r}, declared in {each.module}, is declared twice."
@@ -240,7 +240,7 @@ def check_declared() -> Found:
     for each in found.declared:
         try:
             schedule = declared_schedule(each)
-            if schedule.at is None or schedule.at > utcnow():  # one that has passed may be known
+            if schedule.at is None or schedule.at > utcnow():  # a past one may be stored already
                 schedule.clean()
         except ValidationError as error:
             message = f"The schedule {each.values['name']!r}, declared in {each.module}, cannot be saved: {said(error)}"

@@ -1,4 +1,4 @@
-"""Every exception of this package. Never raises anything itself."""
+"""All exceptions of this package."""
 
 
 class DelayQError(Exception):
@@ -6,9 +6,9 @@ class DelayQError(Exception):
 
 
 class InvalidRecurrence(DelayQError, ValueError):
-    """A recurrence that cannot be accepted; the message names the field, the value and what is allowed.
+    """A recurrence is invalid; the message names the field, the value and what is allowed.
 
-    `field` is the model field to blame (`cron`, `every`, `at`, `timezone`, ...), so that a form can point at it.
+    `field` is the model field at fault (`cron`, `every`, `at`, `timezone`, ...), for the errors of a form.
     """
 
     def __init__(self, message: str, *, field: str = "cron") -> None:
@@ -17,23 +17,23 @@ class InvalidRecurrence(DelayQError, ValueError):
 
 
 class BrokerError(DelayQError):
-    """Redis answered, but with an error: a wrong type under our keys, no memory, no permission."""
+    """Redis replied with an error: a wrong type under our keys, no memory, no permission."""
 
 
 class BrokerUnavailable(BrokerError):
-    """Redis did not answer in time or cannot serve now. Trying again later is right."""
+    """Redis did not answer in time or cannot serve now. A retry may succeed."""
 
 
 class UnknownTask(DelayQError, LookupError):
-    """No installed app offers a `@task` function of this path."""
+    """No installed app has a `@task` function with this path."""
 
 
 class InvalidArguments(DelayQError, ValueError):
-    """Arguments that do not fit the signature of a task, or that are not plain JSON."""
+    """Arguments do not fit the signature of a task, or are not plain JSON."""
 
 
 class ResultTooLarge(DelayQError, ValueError):
-    """A value that a task returned was too large to be kept; the task has succeeded. The message tells the limit."""
+    """A task returned a value that is too large to store; the task has succeeded. The message has the limit."""
 
 
 class JobCancelled(DelayQError):
@@ -41,31 +41,31 @@ class JobCancelled(DelayQError):
 
 
 class JobLost(DelayQError):
-    """The error of a job whose workers died each time that they executed it."""
+    """The error of a job whose worker died at each execution."""
 
 
 class JobHeld(DelayQError):
-    """A worker has this job already, so that it can be neither cancelled nor moved."""
+    """A worker holds this job, so that it can be neither cancelled nor moved."""
 
 
 class KeyTaken(DelayQError):
-    """A failed job is not retried, because another job has its unique key; the message names it."""
+    """A failed job is not retried because another job, named in the message, has its unique key."""
 
 
 class WaitRefused(DelayQError, RuntimeError):
-    """Nothing can end this job while somebody waits for it here; the message says why and what to do instead."""
+    """The job cannot end while the caller waits for it here; the message says why and what to do instead."""
 
 
 class TaskTimeout(BaseException):
     """Raised inside a task that runs longer than its schedule's `timeout`. Catch it to clean up, then raise it again.
 
-    Like `asyncio.CancelledError` it is no `Exception`, so that an `except Exception` around one step of a task's work
-    does not swallow it. A task that catches it and returns has succeeded.
+    Like `asyncio.CancelledError` it is not an `Exception`, so that `except Exception` in a task does not swallow it. A
+    task that catches it and returns has succeeded.
     """
 
 
 class TaskCancelled(TaskTimeout):
-    """Raised inside a task that somebody has stopped while it ran. What `TaskTimeout` says holds for it too.
+    """Raised inside a running task that a user stops. The rules of `TaskTimeout` apply.
 
-    It is recorded as failed (cancelled), and is not tried again.
+    The run is recorded as failed (cancelled), and is not retried.
     """

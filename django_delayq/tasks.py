@@ -1,4 +1,4 @@
-"""Tasks of this app itself. They are offered where the settings say so; see `registry`."""
+"""The tasks of this app. The settings decide whether they are offered; see `registry`."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -14,18 +14,18 @@ else:  # what the form offers; the settings of a process do not change
 
 
 def _queue() -> str:
-    """Return a queue that the default backend takes: schedules and `using()` name their own."""
+    """Return a queue that the default backend accepts. Schedules and `using()` set their own."""
     queues = sorted(task_backends["default"].queues)
     return queues[0] if queues and "default" not in queues else "default"
 
 
 @task(queue_name=_queue())
 def management_command(name: Command, /, *words: str) -> None:
-    """Run a management command of those that `DELAYQ["COMMANDS"]` names, in a process of its own.
+    """Run a management command of those that `DELAYQ["COMMANDS"]` lists, in a process of its own.
 
-    Its arguments and options are words as they are typed: `management_command("clearsessions", "--verbosity=2")`. What
-    it writes is the run's output. It is ended with all that it has started when the run's time is over, when somebody
-    stops it, and when the worker ends.
+    Its arguments and options are words as typed: `management_command("clearsessions", "--verbosity=2")`. The output of
+    the command is the output of the run. The command and its child processes are ended when the time of the run is
+    over, when a user stops the run, and when the worker ends.
 
     Raises:
         InvalidArguments: It is not allowed, does not exist or cannot be called like this; no process was started.
@@ -38,9 +38,9 @@ def management_command(name: Command, /, *words: str) -> None:
 def deliver_alert(alert: str, what: str, channel: str) -> None:
     """Send one message of an alert: that it was `opened` or has `recovered`, by `mail` or `webhook`.
 
-    Enqueued by whoever finds it. What was sent already, or was never to be sent, is not sent.
+    The process that finds the change enqueues it. A message that was sent already, or is not to be sent, is skipped.
 
     Raises:
-        DeliveryFailed, OSError: The other side cannot be reached, or refuses. It is tried again.
+        DeliveryFailed, OSError: The receiver is unreachable or refuses the message. The job is retried.
     """
     alerts.deliver(alert, what, channel)

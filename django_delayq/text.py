@@ -1,11 +1,10 @@
-"""Texts for people: secrets are hidden, control characters are written out, unknown names get a suggestion. Pure.
+"""Texts for users: hides secrets, escapes control characters, suggests names. Pure.
 
-Note [What is redacted]
-Only what is *shown* is redacted: logs, errors before they are stored, pages and commands. The database keeps arguments
-and results as they are, since the task needs them, and so does the form of whoever may change the schedule, since
-saving it would otherwise destroy them. A name is matched by its words: `DB_PASSWORD`, `apiKey` and `x-auth-token` are
-secret, `tokenizer`, `author` and `keyboard` are not. What is hidden by mistake costs a look at the database; what is
-shown by mistake costs a password.
+Note [Only displayed text is redacted]
+Logs, errors before they are stored, pages and commands are redacted. The database keeps arguments and results as they
+are, since the task needs them; so does the form for users who may change the schedule, since saving it would otherwise
+destroy them. A name is matched by its words: `DB_PASSWORD`, `apiKey` and `x-auth-token` are secret, `tokenizer`,
+`author` and `keyboard` are not. Hiding too much costs a look into the database; showing too much costs a password.
 """
 
 import inspect
@@ -18,9 +17,9 @@ from itertools import pairwise, zip_longest
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-#: Control characters, separators of lines, what turns the direction of writing, and bytes that are no text.
+#: Control characters, line separators, changes of writing direction, and bytes that are not text.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-#: What stands for a hidden value.
+#: Replacement for a hidden value.
 HIDDEN = "********"
 #: A name with one of these words is secret.
 SECRET_WORDS = frozenset((
@@ -28,24 +27,24 @@ SECRET_WORDS = frozenset((
     "otp", "apikey", "apikeys", "accesskey", "privatekey", "secretkey", "authorization", "auth", "bearer", "credential",
     "credentials", "session", "sessionid", "sessions", "cookie", "cookies", "signature", "dsn",
 ))  # fmt: skip
-#: And one with two of these words side by side.
+#: So is a name with one of these pairs of adjacent words.
 SECRET_PAIRS = frozenset((before, "key") for before in (
     "api", "access", "private", "secret", "signing", "encryption", "ssh", "master", "license", "account",
 ))  # fmt: skip
-#: A text without any of these has no secret. Most lines of a log are such: to see that takes 2 µs, the look itself 28.
+#: A text without any of these has no secret. This check takes 2 µs per line of a log, the full search 28 µs.
 _TRACES = ("://", *(
     word for word in ("key", *sorted(SECRET_WORDS))
     if not any(other in word and other != word for other in ("key", *SECRET_WORDS))
 ))  # fmt: skip
-#: A shorter secret argument is not looked for in texts: it would hide what only looks like it.
+#: Minimum characters of a secret argument to search for: a shorter one would hide unrelated text.
 SHORTEST_SOUGHT = 4
-#: Nor a shorter line of one that has several.
+#: Minimum characters of a line to search for, in a secret of several lines.
 SHORTEST_LINE = 8
-#: What is read of a text that is longer, from its end.
+#: Maximum characters read from a text, from its end.
 MOST_READ = 1_000_000
-#: So few secrets are first looked for one by one, which is quicker where the text has none of them.
+#: Maximum secrets that are first searched one by one, which is faster if the text has none of them.
 MOST_SOUGHT_ALONE = 100
-#: The budget of a search: a comparison costs its length plus 100. When it is spent, the rest of the text is hidden.
+#: Budget of a search: a comparison costs its length plus 100. Beyond it, the rest of the text is hidden.
 MOST_COMPARED = 1_000_000_000
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -65,13 +64,13 @@ _CLASS = re.compile(r"[A-Z]\w*[a-z][A-Z]")
 
 
 def looks_secret(name: str) -> bool:
-    """Say whether a value of this name is to be hidden: one of its words is in the lists above, whatever its case."""
+    """Return whether to hide a value of this name: one of its words is in the lists above, in any case."""
     words = [word.lower() for word in _WORD.findall(name)]
     return not SECRET_WORDS.isdisjoint(words) or not SECRET_PAIRS.isdisjoint(pairwise(words))
 
 
 def redact(value: Any) -> Any:
-    """Return JSON with the values of secret names hidden, at any depth, and credentials taken out of its texts."""
+    """Return JSON with the values of secret names hidden at any depth, and credentials removed from texts."""
     if isinstance(value, Mapping):
         return {key: HIDDEN if looks_secret(str(key)) else redact(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -82,16 +81,16 @@ def redact(value: Any) -> Any:
 def redact_arguments(
     args: Any, kwargs: Any, parameters: Sequence[inspect.Parameter] | None
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return arguments as they may be shown. `parameters` are the task's; None where it is not known.
+    """Return arguments for display. `parameters` are the task's, None if unknown.
 
-    Positional arguments have the names of their parameters. Where these are not known, all of them are hidden.
+    Positional arguments take the names of their parameters; if these are unknown, all are hidden.
     """
     shown = [HIDDEN if is_secret else redact(value) for is_secret, value in _positional(args, parameters)]
     return shown, redact(kwargs) if isinstance(kwargs, dict) else {}
 
 
 def secret_texts(args: Any, kwargs: Any, parameters: Sequence[inspect.Parameter] | None) -> list[str]:
-    """Return the texts among the arguments that `redact_arguments` hides, for `redact_text` to look for."""
+    """Return the texts among the arguments that `redact_arguments` hides, as the `secrets` of `redact_text`."""
     found: list[str] = []
     for is_secret, value in _positional(args, parameters):
         _collect(value, found, hidden=is_secret)
@@ -100,15 +99,14 @@ def secret_texts(args: Any, kwargs: Any, parameters: Sequence[inspect.Parameter]
 
 
 def redact_text(text: str, secrets: Sequence[str] = ()) -> str:
-    """Return a message or traceback as it may be shown.
+    """Return a message or traceback for display.
 
-    Hidden are these secrets as they are or as Python, JSON and URLs write them, credentials in URLs, and the values of
-    pairs such as `password=x`, `"token": "x"` and `Authorization: Bearer x`. Secrets have at least `SHORTEST_SOUGHT`
-    characters. Of more than `MOST_READ` characters only the end is returned. What a task puts into its message by other
-    words is not recognised.
+    Hides `secrets`, as they are or as Python, JSON and URLs write them, credentials in URLs, and the values of pairs
+    such as `password=x`, `"token": "x"` and `Authorization: Bearer x`. Secrets have at least `SHORTEST_SOUGHT`
+    characters. Only the last `MOST_READ` characters are returned. Secrets in any other form are not recognised.
     """
     text = _hide_known(text[-MOST_READ:], {spelling for value in secrets for spelling in _spellings(value)})
-    if text.isascii():  # else the case of a letter is not that simple
+    if text.isascii():  # otherwise upper and lower case are less simple
         lowered = text.lower()
         if not any(trace in lowered for trace in _TRACES):
             return text
@@ -118,7 +116,7 @@ def redact_text(text: str, secrets: Sequence[str] = ()) -> str:
 
 
 def redact_signature(signature: inspect.Signature) -> inspect.Signature:
-    """Return a signature as it may be shown: without the defaults of secret parameters."""
+    """Return a signature for display: without the defaults of secret parameters."""
     parameters = [
         item.replace(default=_Hidden())
         if item.default is not item.empty and item.default is not None and looks_secret(item.name)
@@ -134,7 +132,7 @@ class _Hidden:
 
 
 def _positional(args: Any, parameters: Sequence[inspect.Parameter] | None) -> list[tuple[bool, Any]]:
-    """Return each of these arguments after whether it is secret, by the name of its parameter."""
+    """Return each argument with whether it is secret, by the name of its parameter."""
     if not isinstance(args, list):
         return []
     names = [item.name for item in parameters or () if item.kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
@@ -155,7 +153,7 @@ def _collect(value: Any, found: list[str], *, hidden: bool) -> None:
 
 
 def _spellings(value: str) -> set[str]:
-    """Return a text as it is and as it may be written, also within a text that is written so again, and its lines."""
+    """Return a text, its escaped forms, those escaped once more, and its lines."""
     once = {value, *_written(value)}
     lines = {line.strip() for line in value.splitlines()} - {value}
     return once.union(*map(_written, once), (line for line in lines if len(line) >= SHORTEST_LINE))
@@ -169,7 +167,7 @@ def _written(value: str) -> set[str]:
 
 
 def _hide_known(text: str, known: set[str]) -> str:
-    """Hide these texts in one pass, overlapping ones too."""
+    """Hide these texts in one pass, including overlapping ones."""
     if len(known) <= MOST_SOUGHT_ALONE:
         known = {each for each in known if each in text}
     if not known:
@@ -195,7 +193,7 @@ def _hide_pairs(text: str) -> str:
     parts, done = [], 0
     for found in _NAME.finditer(text):
         exception = ":" in found["sign"] and not found["close"] and _CLASS.match(found["name"])
-        if found.start() < done or exception or not looks_secret(found["name"]):  # InvalidToken: what happened
+        if found.start() < done or exception or not looks_secret(found["name"]):  # "InvalidToken: …" is an exception
             continue
         value = _VALUE.match(text, found.end())
         if value is not None and not value[0].startswith(HIDDEN):
@@ -207,11 +205,11 @@ def _hide_pairs(text: str) -> str:
 
 
 def plain(text: str, *, keep: str = "") -> str:
-    """Return a text in which these characters, but those to `keep`, are written like `\\u001b`, as JSON has it.
+    """Escape unprintable characters, except those to `keep`, as JSON does: `\\u001b`.
 
-    So nothing in it moves a cursor, forges a line, or cannot be encoded.
+    The result cannot move a cursor, forge a line, or fail to be encoded.
     """
-    if text.isprintable():  # as nearly all are: that is seen in a tenth of the time
+    if text.isprintable():  # true for nearly all texts, and ten times as fast
         return text
     return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else f"\\u{ord(found[0]):04x}", text)
 
@@ -222,9 +220,9 @@ def iso(instant: datetime) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that names the nearest of these, with a space before it; '' where none is near.
+    """Return a sentence with the nearest known name, after a space; '' if none is near.
 
-    Of dotted paths the last parts must be similar too: two functions of one module share most of their paths.
+    The last parts of dotted paths must be similar too: functions of one module share most of their paths.
     """
     names = list(known)
     ends = get_close_matches(_end(name), {_end(each) for each in names}, n=max(1, len(names)))

@@ -10,10 +10,10 @@ PAGE = "admin:django_delayq_overview_changelist"
 
 
 class SchedulesItem(MenuItem):  # type: ignore[misc]
-    """Shown to whoever may see schedules, where the project's urls have Django's admin."""
+    """Shown to users with `view_schedule`, if the project's URLs include Django's admin."""
 
     def is_shown(self, request: HttpRequest) -> bool:
-        """Say whether this user gets anywhere by it."""
+        """Return whether the user can open the page."""
         try:
             return bool(reverse(PAGE)) and request.user.has_perm("django_delayq.view_schedule")
         except NoReverseMatch:

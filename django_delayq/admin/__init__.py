@@ -1,6 +1,4 @@
-"""The admin: how everything stands, schedules to edit, pause and run, the ledger to read, jobs to look after. Holds no
-logic: each action is one call.
-"""
+"""The admin: overview, schedules, runs, pauses and limits, alerts, audit. No logic: each action is one call."""
 
 from .alerts import AlertAdmin
 from .audit import AuditAdmin

@@ -1,6 +1,4 @@
-"""What a person can do to schedules: run now, pause, resume, delete, backfill. Each is a POST with a
-permission and one message; what it means is for `orders`, the models and the mirror to say.
-"""
+"""Actions on schedules, each a POST that checks a permission. The logic is in `actions`, the models and `sync`."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -35,18 +33,18 @@ from .formfields import InstantField
 from .forms import PauseForm
 from .paging import is_long
 
-#: So many names are shown on the page that asks for a reason.
+#: Maximum names listed on a confirmation page.
 NAMES_SHOWN = 20
-#: So many points are shown of those that a backfill runs, and of those that it leaves out.
+#: Maximum points listed of those that a backfill runs, and of those that it leaves out.
 POINTS_SHOWN = 10
-#: What the inputs of the form of a backfill are called.
+#: Input names of the backfill form.
 INPUTS = ("start_0", "start_1", "end_0", "end_1")
-#: No further slice is begun after so many seconds.
+#: Seconds after which no further slice begins.
 SECONDS = 10
 
 
 def _instants() -> forms.SplitDateTimeWidget:
-    """Return inputs that need no script."""
+    """Return native date and time inputs, which need no JavaScript."""
     date: dict[str, Any] = {"type": "date", "aria-label": gettext_lazy("Date")}
     time: dict[str, Any] = {"type": "time", "step": "1", "aria-label": gettext_lazy("Time")}
     return forms.SplitDateTimeWidget(date_format="%Y-%m-%d", time_format="%H:%M:%S", date_attrs=date, time_attrs=time)
@@ -58,14 +56,14 @@ class BackfillForm(forms.Form):
 
 
 def _switch(schedules: ScheduleQuerySet, by: str, **values: Any) -> None:
-    """Update these, and say by whom in what was kept of each."""
+    """Update schedules, and store the user in the definitions that this edit replaced."""
     schedules.update(**values)
     kept = Definition.objects.using(schedules.db).filter(schedule__in=schedules.values("pk"), by="")
     kept.filter(followed_by=F("schedule__generation")).update(by=by)
 
 
 class Asked(NamedTuple):
-    """What is asked before something is done to one schedule, or to several, how it is done, and what is said then."""
+    """What an action asks, does and reports. `do` takes the schedules, the username and the reason."""
 
     label: Any
     one: Any
@@ -106,19 +104,19 @@ ASKED = {
         ngettext_lazy("“%(name)s” is deleted.", "%(count)d schedules are deleted.", "count"),
     ),
 }  # fmt: skip
-#: What permits it beside `change_schedule`, which permits everything but deletion.
+#: Permission for each action. `change_schedule` includes all of them, but not deletion.
 PERMISSIONS = {
     "run_now": "run_schedule", "backfill": "run_schedule", "pause": "pause_schedule", "resume": "pause_schedule",
 }  # fmt: skip
 
 
 class ScheduleActions(BaseAdmin):
-    """The actions of the list, and the same as buttons of the form."""
+    """The list's actions, also available as buttons on the form."""
 
     actions = ("run_now", "pause", "resume", "delete_selected")
 
     def may(self, request: HttpRequest, name: str, schedule: Schedule | None = None) -> bool:
-        """Say whether somebody may do this to schedules: change them, or see them and do this."""
+        """Return whether the user may change schedules, or may view them and has the action's permission."""
         own = PERMISSIONS.get(name)
         if self.has_change_permission(request, schedule):
             return True
@@ -146,20 +144,20 @@ class ScheduleActions(BaseAdmin):
 
     @admin.action(permissions=["delete"], description=delete_selected.short_description)  # type: ignore[attr-defined]
     def delete_selected(self, request: HttpRequest, schedules: QuerySet[Schedule]) -> HttpResponse | None:
-        """Delete few as Django does, which lists what goes with them."""
+        """Delete up to MOST_AT_ONCE as Django does, listing related objects; more in slices."""
         if "apply" in request.POST or is_long(schedules, MOST_AT_ONCE):
             return self._confirmed(request, schedules, "delete_selected")
         response: HttpResponse | None = delete_selected(self, request, schedules)
         return response
 
     def _confirmed(self, request: HttpRequest, schedules: QuerySet[Schedule], name: str) -> HttpResponse | None:
-        """Ask, then do it: an action of the list, where Django knows a POST only."""
+        """Ask, or act once confirmed: Django calls actions by POST only. `after`: the last primary key already done."""
         after = read_key(request.POST.get("after", ""))
         schedules = schedules if after is None else schedules.filter(pk__gt=after)
         return self.act(request, schedules, name) if "apply" in request.POST else self._ask(request, schedules, name)
 
     def button(self, name: str) -> View:
-        """Return the view that asks (GET), and does it to one schedule and leads back to it (POST)."""
+        """Return a view that asks (GET), or acts on one schedule and redirects to it (POST)."""
 
         def view(request: HttpRequest, pk: int) -> HttpResponse:
             self.one(request, pk, name)
@@ -182,12 +180,12 @@ class ScheduleActions(BaseAdmin):
     ) -> HttpResponse:
         action, chosen = ASKED[name], request.POST.getlist(ACTION_CHECKBOX_NAME)
         across, back = request.POST.get("select_across", "0"), request.get_full_path()
-        if across == "1":  # Django wants to see one of them; a form with thousands is refused
+        if across == "1":  # Django needs one selected key, and rejects a form with thousands of fields
             chosen = chosen[:1]
         hidden = [("action", name), ("select_across", across), *((ACTION_CHECKBOX_NAME, pk) for pk in chosen)]
         hidden += [] if after is None else [("after", str(after))]
         names, count = [schedule.name for schedule in schedules[:NAMES_SHOWN]], schedules.order_by().count()
-        if not chosen:  # one schedule's own page
+        if not chosen:  # called from the page of one schedule
             hidden, back = [], self.address("change", schedules[0].pk)
         title = action.one % {"name": names[0]} if count == 1 else action.several % {"count": count}
         return self.page(
@@ -198,7 +196,7 @@ class ScheduleActions(BaseAdmin):
         )  # fmt: skip
 
     def act(self, request: HttpRequest, schedules: QuerySet[Schedule], name: str) -> HttpResponse | None:
-        """Do it to a slice after the other, each a transaction; ask again about what SECONDS or an error leave."""
+        """Act slice by slice, each in a transaction; after SECONDS or a database error, ask again about the rest."""
         form = PauseForm(request.POST) if name == "pause" else None
         if form is not None and not form.is_valid():
             return self._ask(request, schedules, name, form)
@@ -231,7 +229,7 @@ class ScheduleActions(BaseAdmin):
     def _act_on_slice(
         self, request: HttpRequest, pks: Sequence[int], name: str, reason: str
     ) -> tuple[list[Schedule], Any]:
-        """Do it to these, and note it in their histories; return those that were there, and what it returned."""
+        """Act on one slice and log it; return the schedules that still existed, and the result of the action."""
         with transaction.atomic(using=ledger.database()):
             schedules = self.get_queryset(request).filter(pk__in=pks)
             rows, user = list(schedules), cast(int, request.user.pk)
@@ -243,7 +241,7 @@ class ScheduleActions(BaseAdmin):
             return rows, result
 
     def backfill_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Ask for a time and show its due points (GET), order their runs (POST)."""
+        """Ask for a period and show its due points (GET), or create their runs (POST)."""
         schedule, posted = self.one(request, pk, "backfill"), request.method == "POST"
         form = BackfillForm(request.POST if posted else request.GET if INPUTS[0] in request.GET else None)
         plan: list[Candidate] | None = None
@@ -266,11 +264,7 @@ class ScheduleActions(BaseAdmin):
         )  # fmt: skip
 
     def one(self, request: HttpRequest, pk: int, name: str = "change") -> Schedule:
-        """Return the schedule of a page that changes it, or does this to it.
-
-        Raises:
-            PermissionDenied, Http404: It may not be changed, or is not there.
-        """
+        """Return the schedule that a page changes, or does `name` to. Raises PermissionDenied or Http404 instead."""
         schedule: Schedule | None = self.get_queryset(request).filter(pk=pk).first() if pk < 2**63 else None
         if not self.may(request, name, schedule):
             raise PermissionDenied
@@ -291,7 +285,6 @@ class ScheduleActions(BaseAdmin):
 
 
 def _logged(name: str, reason: str) -> str:
-    """Return what the history of a schedule says of this."""
     if name == "pause":
         return _("Paused: %(reason)s") % {"reason": reason} if reason else _("Paused.")
     return _("Run now.") if name == "run_now" else _("Resumed.")
@@ -310,7 +303,6 @@ def _utc(point: datetime) -> str:
 
 
 def _why(item: Candidate) -> Html:
-    """Return what the ledger says of a point, or why it is left out although the ledger says nothing."""
     if item.left_out == BACKFILLED:
         return format_html("{} {}", _("backfilled before"), status_badge(item.known))
     if item.left_out == UNDECIDED:

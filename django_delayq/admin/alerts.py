@@ -1,4 +1,4 @@
-"""What somebody was told of, and what is about to be, to read. Nobody edits it: it follows what stands."""
+"""Sent and pending alerts. Read-only, because workers keep the rows up to date."""
 
 from typing import Any
 
@@ -21,8 +21,6 @@ def _state(row: Alert) -> Any:
 
 @admin.register(Alert)
 class AlertAdmin(ReadOnlyAdmin):
-    """The list, and each of them."""
-
     list_display = ("kind", "name", "shown_state", "text", "queue", "shown_since", "shown_recovered")
     list_filter = ("kind",)
     search_fields = ("name", "text")
@@ -31,5 +29,5 @@ class AlertAdmin(ReadOnlyAdmin):
     shown_recovered = column(gettext_lazy("recovered"), lambda row: display.instant(row.recovered_at))
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
-        """Leave it out of the admin's index where nobody is told of anything."""
+        """Leave alerts out of the admin's index if none are configured."""
         return super().get_model_perms(request) if conf.get_config().alerts else {}

@@ -1,6 +1,4 @@
-"""Why did this one not run? A name and a time are typed; the page about that schedule answers, or what did not run then
-is listed. The id of a job leads to that job. Changes nothing.
-"""
+"""Search: a name leads to its schedule, an id to its job, a time lists what did not succeed then. Changes nothing."""
 
 from datetime import timedelta
 
@@ -20,18 +18,18 @@ from ..text import plain
 from . import display, paging
 from .base import BaseAdmin, may_view
 
-#: So many schedules, or runs, are named; and so many rows of each outcome are looked through for these.
+#: Maximum schedules or runs listed, and maximum rows of each outcome searched for runs.
 MOST_NAMED, MOST_LOOKED = 50, 10_000
-#: What has such an outcome is found by an index; and how far back a stretch of skipped points may begin.
+#: Outcomes that an index finds, and how far back a stretch of skipped points may begin.
 _NOT_DONE = (Status.FAILED, Status.LOST, Status.SKIPPED)
 _BACK = timedelta(days=1)
 
 
 class AskPage(BaseAdmin):
-    """A page for whoever may view schedules; what is said of runs, for whoever may view those."""
+    """A page for users who may view schedules; finding runs and jobs requires the permission to view runs."""
 
     def ask_view(self, request: HttpRequest) -> HttpResponse:
-        """Lead to the schedule or job that was typed, or name those it may be; without a name, what did not run."""
+        """Redirect to the typed schedule or job, or list the candidates; without a name, list what did not succeed."""
         if not may_view(request, "schedule"):
             raise PermissionDenied
         name, at, error = request.GET.get("name", "").strip(), request.GET.get("at", "").strip(), ""
@@ -68,16 +66,12 @@ class AskPage(BaseAdmin):
 
 
 def _named(text: str) -> list[Schedule]:
-    """Return the schedule of this name, else those whose name has it in it."""
     rows = Schedule.objects.order_by("name")
     return list(rows.filter(name=text)) or list(rows.filter(name__icontains=text)[:MOST_NAMED])
 
 
 def _not_done(moment: explain.Moment) -> list[Run]:
-    """Return what was due in this moment and did not succeed, also as a part of a stretch of skipped points.
-
-    Looks through the newest rows of each outcome, which an index finds.
-    """
+    """Return unsuccessful runs and skipped stretches due in this moment, from the newest rows of each outcome."""
     found = list[Run]()
     for status in _NOT_DONE:
         rows = ledger.with_status(status)

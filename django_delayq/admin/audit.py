@@ -1,4 +1,4 @@
-"""Who did what in the admin: Django's own log, as far as it is about models of this app. Read-only."""
+"""Actions of users in the admin: Django's admin log, limited to models of this app. Read-only."""
 
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from .paging import CappedPaginator
 
 
 class Kind(NamedTuple):
-    """What acts are about, the name of the model that a user must be able to view, and the page an entry leads to."""
+    """A kind of object: its model, the name in permissions, and the page (view, model) that an entry links to."""
 
     model: type[Model]
     name: str
@@ -39,7 +39,6 @@ KINDS = {
 
 
 def _visible(request: HttpRequest) -> dict[str, Kind]:
-    """Return the kinds that a user may view."""
     return {name: kind for name, kind in KINDS.items() if may_view(request, kind.name)}
 
 
@@ -62,7 +61,7 @@ class KindFilter(admin.SimpleListFilter):
 
 @admin.register(AuditEntry)
 class AuditAdmin(ReadOnlyAdmin):
-    """The list, for whoever may view schedules; of each kind of object, for whoever may view that."""
+    """The list, for users who may view schedules; it includes only kinds that the user may view."""
 
     list_display = ("shown_time", "shown_user", "shown_object", "shown_message")
     list_display_links = None
@@ -77,7 +76,7 @@ class AuditAdmin(ReadOnlyAdmin):
     sortable_by = ()
 
     def get_urls(self) -> list[URLPattern]:
-        """Leave out the pages of single entries: the list says all that there is."""
+        """Leave out pages of single entries, because the list shows everything."""
         return [self.route("", self.changelist_view, "changelist")]
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -98,7 +97,7 @@ class AuditAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("object"))
     def shown_object(self, entry: AuditEntry) -> SafeString:
-        """Return what it was about, with a link where there is a page of it."""
+        """Format the object, with a link unless it was deleted."""
         model: Any = entry.content_type.model_class() if entry.content_type else None
         kind = next(kind for kind in KINDS.values() if issubclass(model, kind.model))
         name: display.Html = plain(entry.object_repr)

@@ -1,4 +1,4 @@
-"""What all pages of the admin share: their addresses and frames, and what they refuse to be asked."""
+"""Shared by all pages of the admin: addresses, the frame, and the validation of requests."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -22,23 +22,23 @@ from .formfields import WholeNumberField
 
 View = Callable[..., HttpResponse]
 Column = Callable[[Any, Any], Any]
-#: The label of this app; a project's model that inherits from one of ours has another.
+#: The label of this app; a project's subclass of a model has another.
 APP = "django_delayq"
 
 
 def may_view(request: HttpRequest, model: str) -> bool:
-    """Return whether a user may view rows of a model of this app. A user who may change them may."""
+    """Return whether the user may view a model of this app; the permission to change it suffices."""
     return any(request.user.has_perm(f"{APP}.{verb}_{model}") for verb in ("view", "change"))
 
 
 class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Refuses what no database stores, and lookups on columns that may hold secrets.
+    """Rejects text that no database stores, and lookups on columns that may hold secrets.
 
-    Django looks for whatever an address says. PostgreSQL answers NUL with an error; and what every page hides could be
-    guessed, letter by letter, by `?kwargs__password__startswith=a`.
+    Django filters by any lookup in the address. PostgreSQL raises an error for NUL, and redacted values could be
+    guessed letter by letter with `?kwargs__password__startswith=a`.
     """
 
-    #: The columns whose values are shown with secrets hidden.
+    #: Columns whose values are shown with secrets redacted.
     hidden_columns: tuple[str, ...] = ()
 
     class Media:
@@ -46,23 +46,20 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     @property
     def urls(self) -> list[URLPattern]:
-        """Check what is asked before each of the pages; what is typed into a form is checked by its fields."""
+        """The pages, each with a check of the request; form fields check the rest of a form."""
         found = super().urls
         for pattern in found:
             pattern.callback = self._asked_well(pattern.callback)
         return found
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        """Say whether a list may be filtered like this; where it may not, Django answers with 400."""
+        """Return whether a list may be filtered like this; if not, Django responds with 400."""
         column, *others = lookup.split("__")
         refused = column in self.hidden_columns or not {"regex", "iregex", "range"}.isdisjoint(others)
         return not refused and super().lookup_allowed(lookup, value, request)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """Return the list; a value that no column can be compared with is refused as Django refuses a wrong lookup.
-
-        Django looks for wrong values before it asks the database, which finds dates before year 1 and large numbers.
-        """
+        """Treat values that fail only in the query as wrong lookups: dates before year 1, large numbers."""
         try:
             return super().get_changelist_instance(request)
         except (ArithmeticError, AttributeError, DataError, TypeError, ValueError, ValidationError) as error:
@@ -71,25 +68,22 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             raise IncorrectLookupParameters from error
 
     def formfield_for_dbfield(self, db_field: "Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
-        """Return the field of a form; that of a whole number takes digits only."""
+        """Return the form field; a whole number accepts only digits."""
         if isinstance(db_field, IntegerField):
             kwargs["form_class"] = WholeNumberField
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def route(self, route: str, view: View, name: str) -> URLPattern:
-        """Return the pattern of a page for whoever is logged in."""
+        """Return the URL pattern of a page for staff users."""
         return path(route, self.admin_site.admin_view(view), name=self._url_name(None, name))
 
     def address(self, view: str, *keys: Any, model: str | None = None) -> str:
-        """Return the address of a page about this model, or about another one of the app."""
+        """Return the address of a page of this model, or of another one of the app."""
         name = f"admin:{self._url_name(model, view)}"
         return reverse(name, args=[quote(key) for key in keys], current_app=self.admin_site.name)
 
     def places(self, request: HttpRequest, here: str) -> list[tuple[str, Any, bool]]:
-        """Return the pages that answer an operator's questions, as far as this person may view them.
-
-        Each is its address, what it is called, and whether it is the one that shows them: `here`, by its view.
-        """
+        """Return the operator's pages that the user may view: address, label, and whether it is the view `here`."""
         sees = may_view(request, "schedule")
         found = [
             ("overview", "changelist", _("At a glance"), sees),
@@ -108,7 +102,7 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def page(
         self, request: HttpRequest, template: str, title: str, *, status: int = 200, **context: Any
     ) -> HttpResponse:
-        """Return a page of our own within the frame of the admin."""
+        """Return a page of this app in the frame of the admin."""
         frame = {**self.admin_site.each_context(request), "title": title, "opts": self.opts, "media": self.media}
         return TemplateResponse(request, f"admin/django_delayq/{template}", {**frame, **context}, status=status)
 
@@ -129,7 +123,7 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 
 class ReadOnlyAdmin(BaseAdmin):
-    """What nobody edits, whoever it is."""
+    """A model that no user may add, change or delete."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -147,7 +141,7 @@ def _is_storable(request: HttpRequest) -> bool:
 
 
 def column(label: Any, show: Callable[[Any], Any], **options: Any) -> Column:
-    """Return a method for a ModelAdmin that shows something of a row; `options` are those of `admin.display`."""
+    """Return a ModelAdmin method that formats a row with `show`; `options` are those of `admin.display`."""
 
     def method(self: Any, row: Any) -> Any:
         return show(row)

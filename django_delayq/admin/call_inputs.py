@@ -1,9 +1,9 @@
 """Inputs for a task's arguments, made from its signature and annotations, or JSON. Saves nothing.
 
 Note [Inputs or JSON]
-What is stored is JSON, and JSON can say more than inputs can: further positional arguments, null in place of a default.
-So a form has inputs where the task has one for each argument and they say exactly what is stored, else JSON. Whoever
-ticks "As JSON" gets JSON. What a form was sent with counts: JSON where it has some.
+Arguments are stored as JSON, which can express more than inputs: extra positional arguments, or null in place of a
+default. A form has inputs only if the task has one for each argument and they express exactly what is stored.
+Otherwise it has JSON. Users can tick "As JSON". A submitted form is read as JSON if it contains JSON.
 """
 
 import json
@@ -30,7 +30,7 @@ from ..text import HIDDEN, looks_secret
 from .display import pretty_json
 from .formfields import ArgumentsField, parse_json
 
-#: The box to tick for JSON.
+#: Name of the checkbox "As JSON".
 AS_JSON = "call_as_json"
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _SHAPES = {int: "number", float: "number", str: "text", datetime: "text", date: "date"}
@@ -38,13 +38,11 @@ _SHAPES = {int: "number", float: "number", str: "text", datetime: "text", date: 
 
 @dataclass(frozen=True)
 class Call:
-    """What a task is called with."""
-
     args: list[Any]
     kwargs: dict[str, Any]
 
     def same(self, other: "Call | None") -> bool:
-        """Say whether both are written the same: for Python 1 is True and 1.0."""
+        """Compare as JSON, because in Python 1 equals True and 1.0."""
         return other is not None and self.written() == other.written()
 
     def written(self) -> str:
@@ -52,7 +50,7 @@ class Call:
 
 
 class ValueField(forms.Field):
-    """The input of one argument. An empty one leaves the argument out, and is `Parameter.empty`."""
+    """The input of one argument. An empty input is `Parameter.empty`: the argument is omitted."""
 
     def __init__(self, parameter: Parameter, hint: Any) -> None:
         super().__init__(required=False, label=parameter.name)
@@ -79,12 +77,12 @@ class ValueField(forms.Field):
         return found
 
     def text_of(self, value: Any) -> str | None:
-        """Return what the input shows for a value, None where it can show none that is read as this value again."""
+        """Return the input's text for a value; None if no text would be read as the same value."""
         if self.shape == "choices":
             return next((json.dumps(each) for _name, each in self.choices if same(each, value)), None)
         if self.shape in ("json", "number"):
             return pretty_json(value)
-        if not isinstance(value, str) or not value.isprintable():  # what no input of one line keeps
+        if not isinstance(value, str) or not value.isprintable():  # a single-line input does not preserve it
             return None
         return value if self.shape == "text" or len(value) == len("2026-01-31") else None
 
@@ -101,7 +99,7 @@ class ValueField(forms.Field):
                 return int(text)
             if self.kind is float:
                 return int(text) if text.strip("+- ").isdecimal() else _finite(text)
-        return text  # if it is none that is wanted, it is quoted as it was typed
+        return text  # if this type is not wanted, the error quotes it as typed
 
     def _default(self, value: Any) -> str:
         if looks_secret(self.name) and value is not None:
@@ -124,7 +122,7 @@ class ValueField(forms.Field):
 
 
 class CallInputs(forms.Form):
-    """An input for each parameter of a task; see Note [Inputs or JSON]. So many stay positional as were."""
+    """An input for each parameter; see Note [Inputs or JSON]. `positional`: the number of positional arguments."""
 
     def __init__(self, task: AnyTask, positional: int, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(data, prefix="call")
@@ -136,14 +134,14 @@ class CallInputs(forms.Form):
 
     @staticmethod
     def fit(task: AnyTask | None) -> bool:
-        """Say whether a task has an input for each argument."""
+        """Return whether the task has an input for each argument."""
         return task is not None and all(
             each.kind not in _VARIABLE for each in registry.signature(task).parameters.values()
         )
 
     @classmethod
     def showing(cls, task: AnyTask, call: Call) -> Self | None:
-        """Return inputs that say exactly what a call says, None where they cannot."""
+        """Return inputs that express exactly this call, or None."""
         empty = cls(task, len(call.args))
         positional = [each.name for each in empty.parameters if each.kind <= Parameter.POSITIONAL_OR_KEYWORD]
         values = dict(zip(positional, call.args, strict=False)) | call.kwargs
@@ -154,7 +152,7 @@ class CallInputs(forms.Form):
         return found if None not in texts.values() and call.same(found.call()) else None
 
     def call(self) -> Call | None:
-        """Return what is typed, None where an input is refused."""
+        """Return the typed arguments, or None if an input is invalid."""
         if not self.is_valid():
             return None
         call = Call([], {})
@@ -170,7 +168,7 @@ class CallInputs(forms.Form):
         return call
 
     def problems(self) -> list[str]:
-        """Return what is wrong with the inputs, and which argument is missing."""
+        """Return the errors of the inputs, including missing arguments."""
         for name, field in self.fields.items():
             if cast(ValueField, field).is_needed and self.cleaned_data.get(name) is Parameter.empty:
                 self.add_error(name, _("%(name)s: this argument is needed") % {"name": name})
@@ -178,7 +176,7 @@ class CallInputs(forms.Form):
 
 
 class CallJSON(forms.Form):
-    """The arguments of any task."""
+    """The arguments of any task, as JSON."""
 
     args = ArgumentsField(
         container=list,
@@ -196,28 +194,28 @@ class CallJSON(forms.Form):
         return cls({name: pretty_json(value) for name, value in vars(call).items()})
 
     def call(self) -> Call | None:
-        """Return what is written, None where that is no JSON."""
+        """Return the typed arguments, or None if they are invalid."""
         return Call(**self.cleaned_data) if self.is_valid() else None
 
     def problems(self) -> list[str]:
-        """Return what is wrong with the JSON, or that there is none."""
+        """Return the errors of the JSON, or a message if there is none."""
         if self.fields.keys().isdisjoint(self.data):
             return [_("The arguments of this task are written as JSON. Write them below.")]
         return [f"{self.fields[name].label}: {text}" for name, texts in self.errors.items() for text in texts]
 
 
 class CallWidget(forms.Widget):
-    """Shows inputs or JSON; see Note [Inputs or JSON]. `sent` is what a form was sent with."""
+    """Shows inputs or JSON; see Note [Inputs or JSON]. `sent` is the submitted form."""
 
     shown: CallInputs | CallJSON
     sent: CallInputs | CallJSON
     path = ""
     can_switch = False
-    #: What is wrong with the form beside what is with `sent`.
+    #: Errors other than those of `sent`.
     problems: Sequence[str] = ()
 
     def settle(self, path: str, stored: Call, data: Mapping[str, Any] | None) -> None:
-        """Find what to show: what is stored, or what a form was sent with."""
+        """Choose what to show: the stored arguments, or the submitted ones."""
         self.path, task = path, registry.find_task(path)
         fits = CallInputs.fit(task) and isinstance(stored.args, list) and isinstance(stored.kwargs, dict)
         self.can_switch = fits and bool(registry.signature(cast(AnyTask, task)).parameters)
@@ -230,7 +228,7 @@ class CallWidget(forms.Widget):
             self.shown = self.sent
         elif data is not None and self.can_switch and AS_JSON in data:
             self.shown = CallJSON.showing(call)
-            if isinstance(self.sent, CallInputs):  # and an argument may be missing yet
+            if isinstance(self.sent, CallInputs):  # an argument may still be missing
                 self.problems = [_("Nothing is saved yet: look at the JSON, then save again.")]
         else:
             inputs = CallInputs.showing(cast(AnyTask, task), call) if fits else None
@@ -251,7 +249,7 @@ class CallWidget(forms.Widget):
 
 
 class CallField(forms.Field):
-    """The arguments of a task, as a `Call`."""
+    """A task's arguments, as a `Call`."""
 
     widget = CallWidget
 

@@ -1,10 +1,4 @@
-"""Charts as inline SVG: stacked bars over time, lines on a logarithmic scale, small columns in a line.
-
-Colours are classes of `admin.css`.
-
-What a chart shows stands in a table beside it: it is hidden from those who have pages read to them. A line of small
-columns says itself what it shows.
-"""
+"""Charts as inline SVG, coloured by `admin.css`. Screen readers get a table beside it, or the title of a sparkline."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +9,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 WIDTH, HEIGHT = 560, 132
-#: Room for the numbers at the left, such as "100,000", and for the times below.
+#: Margins in SVG units: for numbers such as "100,000" at the left, for times below, and above.
 LEFT, BELOW, ABOVE = 60, 18, 8
 _INNER = HEIGHT - BELOW - ABOVE
 SPARK_STEP, SPARK_HEIGHT = 5, 20
@@ -28,7 +22,7 @@ def bars(
     times: Sequence[str],
     show: Callable[[float], str],
 ) -> SafeString:
-    """Return a column for each time, stacked as `tones` are; `show` writes the numbers of the axis."""
+    """Return a column for each time, stacked in the order of `tones`; `show` formats the numbers of the axis."""
     top = max(max((sum(column.values()) for column in columns), default=0), 1)
     width = (WIDTH - LEFT) / max(1, len(columns))
     shapes = []
@@ -59,7 +53,7 @@ def bars(
 def lines(
     values: Mapping[str, Sequence[float | None]], times: Sequence[str], show: Callable[[float], str]
 ) -> SafeString:
-    """Return a line for each name, from the lowest power of ten to the highest; nothing where a value is None."""
+    """Return a line for each name, on a scale of powers of ten; None leaves a gap."""
     known = [value for line in values.values() for value in line if value]
     low = math.floor(math.log10(min(known, default=0.001)))
     high = max(low + 1, math.ceil(math.log10(max(known, default=0.001))))
@@ -86,7 +80,7 @@ def lines(
 
 
 def spark(numbers: Sequence[int], tone: str, title: str) -> SafeString:
-    """Return a small column for each number, as high as its share of the highest; the title says what it shows."""
+    """Return a small column for each number, relative to the highest; `title` describes them."""
     top = max([1, *numbers])
     shapes = [
         (tone, at * SPARK_STEP, SPARK_HEIGHT - height, SPARK_STEP - 1, height)

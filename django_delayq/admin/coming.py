@@ -1,4 +1,4 @@
-"""Coming up: the next hours as a heat map, where the most heaps up, and the next runs. Counts nothing itself."""
+"""Coming up: the next hours as a heat map, the peaks, and the next runs. `monitoring.coming` counts."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,16 +20,16 @@ from . import display, facts
 from .base import BaseAdmin
 
 SPANS = {"24h": (gettext_lazy("24 hours"), 24), "7d": (gettext_lazy("7 days"), 168)}
-#: So many shades there are of a cell that has something; the others are for what is more.
+#: Number of shades of cells that are not empty.
 SHADES = 6
-#: So many queues have a row of their own; the others have one together.
+#: Maximum queues with a row of their own; the others share one.
 MOST_QUEUES = 20
-#: So many of the next runs are named.
+#: Maximum next runs listed.
 MOST_NAMED = 20
 
 
 class Cell(NamedTuple):
-    """A cell of the map: its shade, the number in it, the number in full and when it is."""
+    """A cell of the map: its shade, its abbreviated number, and a title with the full number and the time."""
 
     shade: int
     text: str
@@ -37,10 +37,10 @@ class Cell(NamedTuple):
 
 
 class ComingPage(BaseAdmin):
-    """A page for whoever may view schedules."""
+    """A page for users who may view schedules."""
 
     def coming_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the map of the hours to come, and the next runs."""
+        """Show the map of the coming hours, and the next runs."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         now, week = utcnow(), request.GET.get("span") == "7d"
@@ -65,19 +65,19 @@ class ComingPage(BaseAdmin):
         )  # fmt: skip
 
     def _held_back(self, request: HttpRequest) -> list[SafeString]:
-        """Return what people hold back now: it may be held back then."""
+        """Format the current pauses and limits, which may still apply then."""
         return [facts.held_back(self, request, row) for row in ledger.held_back()]
 
 
 def _hour_of(instant: datetime) -> datetime:
-    """Return when the hour of the clock began, in UTC."""
+    """Return the start of the local hour, in UTC."""
     local = timezone.localtime(instant)
     past = timedelta(minutes=local.minute, seconds=local.second, microseconds=local.microsecond)
     return local.astimezone(UTC) - past
 
 
 def scaled(count: int, sample: coming.Sample) -> int:
-    """Return a number of the sample for all schedules; what is estimated has two digits that say something."""
+    """Scale a number of the sample to all schedules; estimates are rounded to two significant digits."""
     if not sample.is_estimate:
         return count
     found = round(count * sample.weight)
@@ -90,7 +90,7 @@ def number(count: int) -> str:
 
 
 def short(count: int) -> str:
-    """Return 1240 as "1.2k": what a small cell has room for."""
+    """Return 1240 as "1.2k", to fit a small cell."""
     for size, letter in ((1_000_000, "M"), (1_000, "k")):
         if count >= size:
             return f"{count / size:.1f}{letter}" if count < 10 * size else f"{count // size}{letter}"
@@ -98,19 +98,19 @@ def short(count: int) -> str:
 
 
 def estimate_note(sample: coming.Sample) -> str:
-    """Return what is said where not all schedules were looked at."""
+    """Return a note if only a sample of the schedules was read, else ''."""
     if not sample.is_estimate:
         return ""
     numbers = {"count": number(len(sample.rows)), "total": number(scaled(len(sample.rows), sample))}
     return _("Estimated from %(count)s of about %(total)s schedules.") % numbers
 
 
-#: A name, and for each column of the map when it is, with its number; None where the map has no such time.
+#: A name, and for each column its time and number; None if the map does not include that time.
 Row = tuple[str, list[tuple[datetime, int | None]]]
 
 
 def by_queues(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -> list[Row]:
-    """Return a row for each queue, those with the least together."""
+    """Return a row for each queue; those with the fewest runs share one."""
     ranked = sorted(numbers, key=lambda queue: (-sum(numbers[queue]), queue))
     kept = sorted(ranked[:MOST_QUEUES])
     rows: list[Row] = [(queue, list(zip(times, numbers[queue], strict=True))) for queue in kept]
@@ -121,7 +121,7 @@ def by_queues(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -
 
 
 def by_day(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -> list[Row]:
-    """Return a row for each day of the clock, with the sums of all queues. An hour that comes twice is one cell."""
+    """Return a row for each local day, with the sums of all queues. An hour that occurs twice is one cell."""
     sums = map(sum, zip(*numbers.values(), strict=True)) if numbers else [0] * len(times)
     days: dict[str, list[tuple[datetime, int | None]]] = {}
     for time, count in zip(times, sums, strict=True):
@@ -132,13 +132,11 @@ def by_day(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -> l
 
 
 def _peak(peak: coming.Peak, sample: coming.Sample, written: str) -> str:
-    """Return "1,240 at 00:00"."""
     at = timezone.localtime(peak.at)
     return _("%(count)s at %(time)s") % {"count": number(scaled(peak.runs, sample)), "time": f"{at:{written}}"}
 
 
 def _cells(rows: Sequence[Row]) -> list[tuple[str, list[Cell]]]:
-    """Return the map, shaded by its highest number."""
     highest = max((count for _, row in rows for _, count in row if count is not None), default=0)
     return [(name, [_cell(time, count, highest) for time, count in row]) for name, row in rows]
 
@@ -152,7 +150,7 @@ def _cell(time: datetime, count: int | None, highest: int) -> Cell:
 
 
 def _table(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -> list[tuple[str, list[str], str]]:
-    """Return a line for each hour that has something: when, each queue's number, and their sum."""
+    """Return a line for each hour with runs: the time, each queue's number, and the sum."""
     lines = []
     for at, time in enumerate(times):
         each = [numbers[queue][at] for queue in sorted(numbers)]

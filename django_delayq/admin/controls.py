@@ -1,4 +1,4 @@
-"""Pauses and limits in the admin: of queues and tasks, for all workers at once."""
+"""Pauses and limits of queues and tasks in the admin, for all workers at once."""
 
 from typing import Any
 
@@ -27,12 +27,11 @@ def _state(row: Control) -> Any:
 
 
 def _act(row: Control) -> Any:
-    """Return who changed it last, and when."""
     return format_html('{}<div class="delayq-note">{}</div>', row.changed_by or "–", display.instant(row.changed_at))
 
 
 class ControlForm(forms.ModelForm):  # type: ignore[type-arg]
-    """What is known is offered; the row says what it refuses."""
+    """Suggests known names; the model validates the row."""
 
     class Meta:
         model = Control
@@ -42,7 +41,7 @@ class ControlForm(forms.ModelForm):  # type: ignore[type-arg]
 
 @admin.register(Control)
 class ControlAdmin(BaseAdmin):
-    """Every worker follows a saved row within a second."""
+    """Every worker applies a saved row within a second."""
 
     form = ControlForm
     formfield_overrides = {models.DateTimeField: {"form_class": InstantField}}
@@ -51,7 +50,7 @@ class ControlAdmin(BaseAdmin):
     list_filter = ("kind", "paused")
     search_fields = ("name", "reason")
     ordering = ("kind", "name")
-    sortable_by = ()  # a short list; the marks of an order take the room of a column
+    sortable_by = ()  # the list is short, and sort marks are as wide as a column
     actions = ("resume",)
     change_form_template = "admin/django_delayq/control/change_form.html"
     shown_state = column(gettext_lazy("state"), _state)
@@ -60,7 +59,7 @@ class ControlAdmin(BaseAdmin):
     shown_act = column(gettext_lazy("changed"), _act)
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
-        """Lead to the row of what the address names, where there is one already."""
+        """Redirect to the row of the queue or task in the address, if it exists."""
         named = {"kind": request.GET.get("kind", Control.Kind.QUEUE), "name": request.GET.get("name", "")}
         row = Control.objects.filter(**named).first() if request.method == "GET" and named["name"] else None
         if row is not None and self.has_view_permission(request, row):
@@ -68,7 +67,7 @@ class ControlAdmin(BaseAdmin):
         return super().add_view(request, form_url, extra_context)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        """Of whom it is does not change: the history of a row is about one queue or task. Who it was is shown first."""
+        """Keep the queue or task of a row fixed, because its history is about that one."""
         return ("kind", "name", "changed_by", "shown_changed") if obj is not None else ()
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -78,12 +77,12 @@ class ControlAdmin(BaseAdmin):
         return ((None, {"fields": fields}),)
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Offer what there is."""
+        """Add the names to suggest."""
         context["names"] = [*conf.get_config().queues, *sorted(registry.get_tasks())]
         return super().render_change_form(request, context, *args, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Control, form: Any, change: bool) -> None:
-        """Note who it was; what is not paused has no end, and what is not held back at all needs no reason."""
+        """Store the user. A row that is not paused has no end, and without a limit no reason either."""
         obj.changed_at, obj.changed_by = utcnow(), request.user.get_username()[:200]
         if not obj.paused:
             obj.until = None
@@ -91,13 +90,13 @@ class ControlAdmin(BaseAdmin):
         super().save_model(request, obj, form, change)
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
-        """Have the history say what holds from then on, not only which fields were touched."""
+        """Log what applies from then on, not only the changed fields."""
         row: Control = form.instance
         return row.standing or _("nothing is held back")
 
     @admin.action(description=gettext_lazy("Resume, and lift the limit"), permissions=["change"])
     def resume(self, request: HttpRequest, queryset: QuerySet[Control]) -> None:
-        """Let the chosen ones go on."""
+        """Resume the chosen rows, and lift their limits."""
         by, rows = request.user.get_username(), list(queryset)
         for row in rows:
             actions.resume(**{row.kind: row.name}, by=by)

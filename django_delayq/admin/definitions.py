@@ -1,4 +1,4 @@
-"""Definitions as they were, in words: what differs between two, and which one a run had. Secrets are hidden."""
+"""Definitions in words: what differs between two, and which one a run used. Secrets are redacted."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -16,13 +16,13 @@ from . import display
 from .durations import format_duration
 from .glance import recurrence_words
 
-#: A longer text is shown as a block.
+#: Maximum characters of a text on one line; a longer one is a block.
 LINE = 100
 TEMPLATE = "admin/django_delayq/changes.html"
 
 
 class Change(NamedTuple):
-    """A field, and what it was changed from and to."""
+    """A field with its old and new value."""
 
     label: str
     before: display.Html
@@ -30,7 +30,7 @@ class Change(NamedTuple):
 
 
 def changes(before: Values, after: Values) -> list[Change]:
-    """Return what differs between two definitions, one line for what belongs together."""
+    """Return the differences between two definitions; fields that belong together are one change."""
     found = []
     for unit in differing(before, after):
         label = _("recurrence") if unit is RECURRENCE else str(FIELDS[unit.name].verbose_name)
@@ -42,7 +42,7 @@ def changes(before: Values, after: Values) -> list[Change]:
 
 
 def shown(unit: Unit, values: Values) -> display.Html:
-    """Return what these fields say, as people know it."""
+    """Format the values of a unit."""
     if unit is RECURRENCE:
         return recurrence(values)
     if unit is SWITCH:
@@ -65,19 +65,19 @@ def _text(text: str) -> display.Html:
 
 
 def recurrence(values: Values) -> SafeString:
-    """Return a recurrence in words, after them as it was typed."""
+    """Format a recurrence in words, followed by its cron expression."""
     typed = values["cron"] if values["kind"] == Schedule.Kind.CRON else ""
     words = recurrence_words(Schedule(**{**values, "name": values["name"] or "H"}))
     return format_html('{} <span class="delayq-note delayq-cron">{}</span>', words, plain(typed))
 
 
 def listed(rows: Sequence[Change]) -> SafeString:
-    """Return the differences as a list."""
+    """Format the differences as a list."""
     return SafeString(render_to_string(TEMPLATE, {"changes": rows}))
 
 
 def definition_of_run(run: Run, history: str) -> display.Html:
-    """Return what a run was executed by, and what differs from it now; `history` is where edits are listed."""
+    """Format a run's definition, and its differences from the current one; `history`: address of the edits."""
     schedule = Schedule.objects.filter(pk=run.schedule_id or 0).first()
     if schedule is None:
         return _("Not kept: the schedule was deleted.")

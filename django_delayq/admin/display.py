@@ -1,4 +1,4 @@
-"""Small pieces of HTML: badges, instants, durations, JSON. Escapes everything that comes from data; decides nothing."""
+"""Small pieces of HTML: badges, instants, durations, JSON. Escapes all data; contains no logic."""
 
 import inspect
 import json
@@ -25,7 +25,7 @@ from ..text import plain, redact_arguments, redact_text, secret_texts
 from .durations import format_duration
 
 Html = SafeString | str
-#: What a person reads at once; the rest is cut off, and said so.
+#: Maximum characters of a text; more are cut from the middle, with a note.
 MOST_CHARACTERS = 100_000
 _TONES: dict[str, str] = {
     Status.SUCCEEDED: "good",
@@ -38,23 +38,23 @@ _TONES: dict[str, str] = {
 
 
 def badge(tone: str, text: Any, title: Any = "") -> SafeString:
-    """Return a small coloured label; the text alone says it all."""
+    """Return a small coloured label; the text does not depend on the colour."""
     more = format_html(' title="{}"', title) if title else ""
     return format_html('<span class="delayq-badge delayq-{}"{}>{}</span>', tone, more, text)
 
 
 def joined(parts: Iterable[Any]) -> SafeString:
-    """Return these with a space between."""
+    """Join parts with spaces."""
     return format_html_join(" ", "{}", ((part,) for part in parts))
 
 
 def sentence(tone: str, text: Any) -> SafeString:
-    """Return a coloured sentence, for what is too long for a `badge`."""
+    """Return a coloured sentence, for text too long for a `badge`."""
     return format_html('<div class="delayq-tone delayq-{}">{}</div>', tone, text)
 
 
 def breakable(name: str) -> SafeString:
-    """Return a snake_case name that may break after its underscores."""
+    """Return a snake_case name that may wrap after underscores."""
     return format_html_join(mark_safe("_<wbr>"), "{}", ((part,) for part in name.split("_")))
 
 
@@ -67,7 +67,7 @@ def status_badge(status: str) -> SafeString:
     return badge(tone_of(status), label)
 
 
-#: What a reason means, where it is one word of ours.
+#: Explanations of reasons that are a single word.
 _REASONS = {
     "overlap": gettext_lazy("overlap: the run before was still busy"),
     "missed": gettext_lazy("missed: no worker took it in time"),
@@ -76,7 +76,7 @@ _REASONS = {
 
 
 def reason_words(run: Run) -> str:
-    """Return why a run did not succeed, or who has it now."""
+    """Return why a run did not succeed, or the backend that it was handed over to."""
     if run.status in (Status.SKIPPED, Status.LOST) and run.reason in _REASONS:
         return str(_REASONS[run.reason])
     if run.reason == REASON_HANDED_OVER and isinstance(run.result, dict):
@@ -85,19 +85,19 @@ def reason_words(run: Run) -> str:
 
 
 def redacted(run: Run, text: str) -> str:
-    """Return a text about a run as it may be shown: without the secrets that a job was called with."""
+    """Return a text about a run, without the secrets in a job's arguments."""
     call = run.call or {}
     secrets = secret_texts(call.get("args"), call.get("kwargs"), parameters_of(run.task)) if call else []
     return redact_text(text, secrets)
 
 
 def shown_lag(run: Run) -> Html:
-    """Return how late a run was claimed; a skipped point was not meant to be in time."""
+    """Format the lag of a run; a dash if it never started."""
     return "–" if run.started_at is None else milliseconds(run.lag)
 
 
 def zone_of(schedule: Schedule) -> tzinfo:
-    """Return the zone of a schedule, UTC where the system has none of this name."""
+    """Return the schedule's zone, or UTC if the system does not know it."""
     try:
         return get_zone(schedule.timezone)
     except InvalidRecurrence:
@@ -105,7 +105,7 @@ def zone_of(schedule: Schedule) -> tzinfo:
 
 
 def instant(value: datetime | None, zone: tzinfo | None = None, *, millis: bool = False) -> Html:
-    """Return an instant, by default in the current time zone, with UTC in its title; `millis`: also the zone's name."""
+    """Format an instant, by default in the current zone, with UTC as title; `millis` adds ms and the zone's name."""
     if value is None:
         return "–"
     local = timezone.localtime(value, zone)
@@ -126,7 +126,7 @@ def relative(value: datetime, now: datetime) -> str:
 
 
 def milliseconds(value: timedelta | None) -> Html:
-    """Return a short time as "12 ms" or "4.21 s", a longer one as "1m 5s"."""
+    """Format a duration as "12 ms", "4.21 s" or "1m 5s"."""
     if value is None:
         return "–"
     seconds = value.total_seconds()
@@ -140,7 +140,7 @@ def milliseconds(value: timedelta | None) -> Html:
 
 
 def pretty_json(value: Any) -> str:
-    """Return indented JSON that any page can carry; short values stay on one line."""
+    """Return indented JSON that can be encoded; short values stay on one line."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     if len(text) > 60:
         text = json.dumps(value, ensure_ascii=False, default=str, indent=2)
@@ -152,12 +152,12 @@ def pretty_json(value: Any) -> str:
 
 
 def short_json(value: Any) -> str:
-    """Return JSON on one line that any page can carry."""
+    """Return JSON on one line that can be encoded."""
     return plain(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def block(text: str, css_class: str = "delayq-pre") -> Html:
-    """Return a longer text as written, scrollable, and cut off where no person reads on."""
+    """Return a long text as written, scrollable, cut to MOST_CHARACTERS."""
     if not text:
         return "–"
     if len(text) > MOST_CHARACTERS:
@@ -171,12 +171,12 @@ def traceback(text: str) -> Html:
 
 
 def identity(text: str) -> SafeString:
-    """Return a name that somebody may look for elsewhere."""
+    """Format an id that users may copy."""
     return format_html('<code class="delayq-signature delayq-id">{}</code>', text)
 
 
 def said(outputs: Iterable[Output]) -> Html:
-    """Return what attempts have logged and printed."""
+    """Format the captured output of attempts."""
     parts = (
         (_("Attempt %(number)d") % {"number": each.attempt}, block(plain(each.text, keep="\n\t"))) for each in outputs
     )
@@ -184,25 +184,25 @@ def said(outputs: Iterable[Output]) -> Html:
 
 
 def arguments(task: str, args: Any, kwargs: Any) -> list[Html]:
-    """Return positional and keyword arguments as they may be shown."""
+    """Format positional and keyword arguments, with secrets redacted."""
     return [block(pretty_json(each)) for each in redact_arguments(args, kwargs, parameters_of(task))]
 
 
 def arguments_of(run: Run) -> list[Html]:
-    """Return positional and keyword arguments of a job as they may be shown."""
+    """Format a job's positional and keyword arguments, with secrets redacted."""
     call = run.call or {}
     return arguments(run.task, call.get("args") or [], call.get("kwargs") or {})
 
 
 def argument_line(task: str, args: Any, kwargs: Any) -> str:
-    """Return positional and keyword arguments on one line as they may be shown."""
+    """Format arguments on one line, with secrets redacted."""
     args, kwargs = redact_arguments(args, kwargs, parameters_of(task))
     named = (f"{plain(name)}={short_json(each)}" for name, each in kwargs.items())
     return ", ".join([*map(short_json, args), *named])
 
 
 def parameters_of(task: str) -> list[inspect.Parameter] | None:
-    """Return a task's parameters; None also where the code cannot even be imported, which the checks report."""
+    """Return a task's parameters; None also if its code cannot be imported, which the checks report."""
     try:
         return registry.parameters_of(task)
     except Exception:
@@ -210,7 +210,7 @@ def parameters_of(task: str) -> list[inspect.Parameter] | None:
 
 
 def attempts_table(run: Run) -> str:
-    """Return the attempts of a run, oldest first."""
+    """Format the attempts of a run, oldest first."""
     rows = []
     for attempt in bounded(ledger.attempts_of(run)):
         started, finished = known_ms(attempt.started), known_ms(attempt.finished)

@@ -1,4 +1,4 @@
-"""Durations as people write them: `1h 30m`. Pure text and numbers; knows no form."""
+"""Durations as users write them, such as `1h 30m`. Independent of forms."""
 
 import re
 from datetime import timedelta
@@ -6,10 +6,10 @@ from datetime import timedelta
 from django.utils.dateparse import parse_duration as parse_standard
 from django.utils.translation import gettext as _
 
-#: A century is more than anything here means, and little enough for every database.
+#: Maximum duration: a century, which every database can store.
 LONGEST = timedelta(days=36_525)
 
-#: What people call each unit; the first name is the one that is shown.
+#: Names of each unit; the first is used for output.
 _UNITS = (
     (timedelta(weeks=1), ("w", "week", "weeks")),
     (timedelta(days=1), ("d", "day", "days")),
@@ -21,14 +21,14 @@ _UNITS = (
 )
 _LENGTH_OF = {name: length for length, names in _UNITS for name in names}
 _PART = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([a-zµ]+)\s*,?")
-#: What Django reads of it, but for 15:00, which may be hours or minutes.
+#: Formats that Django parses, except 15:00, which may be hours or minutes.
 _STANDARD = re.compile(r"p.*[0-9].*|([0-9]{1,12}|([0-9]{1,6} (days?,? )?)?[0-9]{1,6}:[0-9]{2}:[0-9]{2})(\.[0-9]{1,6})?")
-#: Two numbers, as one writes with a decimal point or with one between thousands; `0.250` is only one of them.
+#: A point that may be a decimal point or a thousands separator; in `0.250` it can only be the former.
 _AMBIGUOUS = re.compile(r"(?<![\w:.])[1-9][0-9]{0,2}\.[0-9]{3}(?![0-9])")
 
 
 def format_duration(value: timedelta, parts: int | None = None) -> str:
-    """Return `1h 30m`, exactly, or cut off after so many parts where `parts` is given."""
+    """Return `1h 30m`, exactly, or only the first `parts` units."""
     if value < timedelta(0):
         return f"-{format_duration(-value, parts)}"
     shown: list[str] = []
@@ -43,10 +43,10 @@ def format_duration(value: timedelta, parts: int | None = None) -> str:
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return the duration of `90`, `90s`, `15m`, `1h30m`, `2d`, `00:15:00` or `PT15M`; a bare number is seconds.
+    """Parse `90`, `90s`, `15m`, `1h30m`, `2d`, `00:15:00` or `PT15M`; a bare number is seconds.
 
     Raises:
-        ValueError: The text is none of these, or out of range; the message says what to write.
+        ValueError: It is not a duration, or out of range; the message says what to write.
     """
     wanted = text.strip().lower().removeprefix("every ")
     if _AMBIGUOUS.search(wanted):
@@ -72,5 +72,5 @@ def _read(text: str) -> timedelta | None:
     parts = _PART.findall(text)
     lengths = {_LENGTH_OF[unit]: float(amount) for amount, unit in parts if unit in _LENGTH_OF}
     if not parts or len(lengths) < len(parts) or _PART.sub("", text):
-        return None  # nothing, or a unit that is unknown or comes twice, or something between them
+        return None  # empty, an unknown or repeated unit, or other text
     return sum((length * amount for length, amount in lengths.items()), timedelta(0))

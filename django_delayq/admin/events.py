@@ -1,9 +1,9 @@
-"""What happened to one row: entries of the admin's log and definitions that edits replaced, the newest first.
+"""Events of one row: entries of the admin's log, and definitions that edits replaced, newest first.
 
 Note [Two sources]
-The log knows every act in the admin, by whom, and no values; the kept definitions know values, also of edits by code,
-and by whom only where the caller said so. What the admin has saved and logged in one go becomes one line: an edit by
-the same person, no more than TOGETHER before the entry.
+The admin's log has every action in the admin and its user, but no values. The kept definitions have the values, also
+of edits by code, but a user only if the caller named one. An edit that the admin saved and logged becomes one line: the
+definition has the same user and was replaced less than TOGETHER before the entry.
 """
 
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ from ..models.primary import heirs
 from ..text import plain
 from . import definitions, display
 
-#: So many of the newest entries of a row are read; the log has no index by object.
+#: Maximum entries read per row, the newest; the log has no index by object.
 MOST_READ = 1_000
 TOGETHER = timedelta(seconds=5)
 
 
 @dataclass(slots=True)
 class Event:
-    """One line: an entry of the log, a definition that was replaced, or both."""
+    """One line: a log entry, a replaced definition, or both."""
 
     at: datetime
     who: str
@@ -50,7 +50,7 @@ class Event:
 
 
 def read(row: Schedule | Control) -> list[Event]:
-    """Return what happened to a row. See Note [Two sources]."""
+    """Return the events of a row. See Note [Two sources]."""
     edits = list(_edits(row)) if isinstance(row, Schedule) else []
     found: list[Event] = []
     for event in sorted([*_entries(row), *edits], key=lambda event: event.at, reverse=True):
@@ -78,13 +78,12 @@ def _entries(row: Schedule | Control) -> Iterator[Event]:
 
 
 def message_of(entry: LogEntry) -> str:
-    """Return what was done."""
+    """Return the message of a log entry."""
     text = entry.get_change_message() or {ADDITION: _("Added."), DELETION: _("Deleted.")}.get(entry.action_flag, "")
     return plain(text)
 
 
 def _edits(schedule: Schedule) -> Iterator[Event]:
-    """Yield what each edit has changed, with the definition that it replaced."""
     kept = list(Definition.objects.using(schedule._state.db).filter(schedule=schedule.pk).order_by("generation"))
     versions: list[Definition | Schedule] = [*kept, schedule]
     now = values_of(schedule)
@@ -102,6 +101,6 @@ def _edits(schedule: Schedule) -> Iterator[Event]:
 
 
 def instant_of(entry: LogEntry) -> datetime:
-    """Return when an entry of Django's log was made, also where the project's settings have no time zones."""
+    """Return the time of a log entry, aware even if USE_TZ is off."""
     at = entry.action_time
     return at if timezone.is_aware(at) else timezone.make_aware(at)

@@ -1,7 +1,4 @@
-"""What a person should look at although nothing is out of order: failing schedules, failed jobs, what people hold back.
-
-Counts and links; judges nothing.
-"""
+"""Facts worth attention that are not errors: failing schedules, failed jobs, pauses, limits. Counts and links only."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,24 +22,21 @@ from . import display
 from .base import BaseAdmin
 from .display import tone_of
 
-#: Of each so many are counted.
+#: Maximum rows counted for each fact.
 MOST_COUNTED = 1000
-#: A run that has lost its worker so often looks like what kills workers, or hangs.
+#: Lost workers after which a run is suspected of killing workers, or of hanging.
 OFTEN = 2
 
 
 def restarted() -> QuerySet[Run]:
-    """Return the runs that run now and have lost their worker again and again."""
+    """Return running runs that have lost their worker at least OFTEN times."""
     return ledger.with_status(Status.RUNNING).filter(reclaims__gte=OFTEN)
 
 
 def told(
     page: BaseAdmin, request: HttpRequest, held: Sequence[Control], failed: int
 ) -> Iterator[tuple[str, SafeString]]:
-    """Yield (tone, words with a link), the gravest first, in one query. `held` is what people hold back.
-
-    `failed` is the number of jobs that have failed and are kept.
-    """
+    """Yield (tone, linked words), most serious first, in one query. `failed`: the number of stored failed jobs."""
     states = ScheduleState.objects.filter(schedule__enabled=True)
     failing, parked, paused, often = ledger.count_up_to(
         MOST_COUNTED, states.filter(failing_streak__gt=0), states.filter(condition=Condition.PARKED),
@@ -70,7 +64,7 @@ def told(
 
 
 def limited(number: int) -> str:
-    """Return a number that was counted up to MOST_COUNTED + 1."""
+    """Format a number that was counted up to MOST_COUNTED + 1."""
     return f"> {MOST_COUNTED}" if number > MOST_COUNTED else str(number)
 
 
@@ -79,7 +73,7 @@ def _counted(number: int, words: str, address: str) -> SafeString:
 
 
 def held_back(page: BaseAdmin, request: HttpRequest, row: Control) -> SafeString:
-    """Return what somebody holds back, since when, with a link to where it is lifted for whoever may view that."""
+    """Format a pause or limit and its age, with a link for users who may view controls."""
     words: Any = explain_wait([row]) or f"{row}: {row.standing}"
     if request.user.has_perm("django_delayq.view_control"):
         words = format_html('<a href="{}">{}</a>', page.address("change", row.pk, model="control"), words)
@@ -89,7 +83,6 @@ def held_back(page: BaseAdmin, request: HttpRequest, row: Control) -> SafeString
 def _why_waiting(
     page: BaseAdmin, request: HttpRequest, row: Control | None, *, served: bool
 ) -> tuple[str, display.Html]:
-    """Return the tone and the reason why what is due in a queue waits; `row`: what holds it back."""
     if row is not None and (served or row.is_paused()):
         return "warn" if row.is_paused() else "quiet", held_back(page, request, row)
     if served:
@@ -98,7 +91,7 @@ def _why_waiting(
 
 
 def waiting(page: BaseAdmin, request: HttpRequest, redis: RedisView, held: Sequence[Control]) -> list[dict[str, Any]]:
-    """Return, of each queue in which something that is due waits for a worker, how much, how long, and why."""
+    """Return a row for each queue whose due work waits for a worker: how much, how long, and why."""
     rows = []
     controls = {row.name: row for row in held if row.kind == Control.Kind.QUEUE}
     for each in redis.queues:
@@ -110,15 +103,15 @@ def waiting(page: BaseAdmin, request: HttpRequest, redis: RedisView, held: Seque
     return rows
 
 
-#: So many of each are shown.
+#: Maximum outcomes shown per schedule.
 MOST_SHOWN = 20
-#: Of so many schedules at once: SQLite joins no more than 500 questions.
+#: Schedules per query; SQLite joins at most 500 SELECTs.
 AT_ONCE = 200
 DOT, HIGH = 6, 14
 
 
 def recent(schedules: Sequence[int]) -> dict[int, list[str]]:
-    """Return the outcomes of the newest runs of each of these schedules, the oldest first."""
+    """Return the outcomes of each schedule's newest runs, oldest first."""
     using, found = ledger.database(), dict[int, list[str]]()
     table = connections[using].ops.quote_name(Run._meta.db_table)
     one = (
@@ -136,14 +129,14 @@ def recent(schedules: Sequence[int]) -> dict[int, list[str]]:
 
 @lru_cache(maxsize=500)
 def _bar(status: str, at: int) -> SafeString:
-    """Return one of them; a page of a hundred schedules has two thousand, of few kinds."""
+    """Return one bar. Cached, because a page of a hundred schedules has two thousand, of few kinds."""
     tone = tone_of(status)
     values = tone, at * DOT, 0 if tone == "bad" else HIGH // 3, DOT - 2, HIGH
     return format_html('<rect class="delayq-fill-{}" x="{}" y="{}" width="{}" height="{}"/>', *values)
 
 
 def dots(statuses: Sequence[str]) -> SafeString:
-    """Return a picture of these outcomes, the newest at the right; what it shows stands in its title."""
+    """Return a picture of these outcomes, newest at the right, with a description as its title."""
     if not statuses:
         return SafeString()
     counts = Counter(statuses)

@@ -1,4 +1,4 @@
-"""Groups of failures as a template shows them, without what is secret. Reads schedules and runs; decides nothing."""
+"""Groups of failures as rows for a template, with secrets redacted. Reads schedules and runs; contains no logic."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -15,24 +15,23 @@ from . import charts, display
 from .base import BaseAdmin
 from .durations import format_duration
 
-#: So many schedules of a group are named.
+#: Maximum schedules named per group.
 SCHEDULES_SHOWN = 5
-#: So much of the end of a traceback is shown; the rest is on the run's own page. More is read, as it is redacted first.
+#: Maximum characters shown and read of a traceback's end. More are read, because it is redacted before it is cut.
 TRACE_SHOWN, TRACE_READ = 3_000, 6_000
 
 
 def title_of(group: RunGroup) -> str:
-    """Return a group as one line; reads its last run."""
+    """Return a group as one line; queries its last run."""
     return f"{plain(group.task)}: {_words(group, _last([group]).get(group.last.pk))}"
 
 
 def _words(group: RunGroup, last: Run | None) -> str:
-    """Return a fingerprint as it may be shown; `last` has the secrets that may be in it."""
+    """Return the fingerprint without the secrets of the run `last`."""
     return plain(redact_text(group.text) if last is None else display.redacted(last, group.text)) or "–"
 
 
 def _last(groups: Sequence[RunGroup]) -> dict[int, Run]:
-    """Return the last run of each with the end of its error."""
     rows = Run._base_manager.using(ledger.database()).filter(pk__in=[group.last.pk for group in groups])
     read = rows.annotate(ending=Right("error", TRACE_READ)).only("task", "call")
     return {run.pk: run for run in read} if groups else {}
@@ -41,7 +40,7 @@ def _last(groups: Sequence[RunGroup]) -> dict[int, Run]:
 def run_rows(
     page: BaseAdmin, groups: Sequence[RunGroup], now: datetime, step: timedelta, number: int, *, linked: bool
 ) -> list[dict[str, Any]]:
-    """Return a row for each group, in two queries. `linked`: schedules that are there are links."""
+    """Return a row for each group, in two queries. `linked`: whether existing schedules are links."""
     named = {group.digest: list(group.schedules.items())[:SCHEDULES_SHOWN] for group in groups}
     using = ledger.database()
     wanted = {pk for schedules in named.values() for pk, _name in schedules} if linked else set[int]()
@@ -83,7 +82,6 @@ def _spark(times: Sequence[datetime], since: datetime, step: timedelta, number: 
 
 
 def _trace(run: Any) -> Any:
-    """Return the end of a traceback, from the beginning of a line on."""
     text = display.redacted(run, run.ending).strip()
     if len(text) > TRACE_SHOWN:
         text = "…\n" + text[-TRACE_SHOWN:].partition("\n")[2]

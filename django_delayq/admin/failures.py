@@ -1,7 +1,7 @@
-"""Failures: what failed of late, grouped by task and error, with what a person can do to all of a group. Asks first.
+"""Recent failures, grouped by task and error, with actions on a whole group. Each action asks first.
 
-To view it takes what the list of runs takes; to run again what "Run now" takes; jobs are retried and deleted as in that
-list. Dismissing takes one of these permissions.
+Viewing requires the permission for the list of runs, running again that of "Run now"; jobs are retried and deleted as
+in that list. Dismissing requires the permission to run again or to retry.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -32,14 +32,14 @@ from .base import View
 from .failure_rows import title_of
 from .run_actions import ORDERS, Order, RunActions, posted
 
-#: So many groups are on a page.
+#: Maximum groups per page.
 GROUPS_SHOWN = 25
-#: What is done to the jobs of a group, and what the button is called.
+#: Actions on the jobs of a group, with the labels of their buttons.
 LABELS = {"retry": gettext_lazy("Retry all"), "delete": gettext_lazy("Delete all")}
 
 
 class Span(NamedTuple):
-    """A time that is shown, in so many steps."""
+    """A period of `number` steps."""
 
     label: Any
     step: timedelta
@@ -53,7 +53,7 @@ SPANS = {
 
 
 class Asked(NamedTuple):
-    """What an address asks for: a time, and whether dismissed groups are shown."""
+    """The query of an address: a period, and whether dismissed groups are shown."""
 
     span: str
     dismissed: bool
@@ -68,24 +68,23 @@ class Asked(NamedTuple):
         return f"?{urlencode({'span': self.span, **({'dismissed': '1'} if self.dismissed else {})})}"
 
     def groups(self) -> tuple[Failures, list[RunGroup]]:
-        """Read what failed in this time, in groups."""
         found, span = failures.read_failures(utcnow()), SPANS[self.span]
         return found, failures.group_failures(found, found.now - span.step * span.number)
 
 
 class ErrorFilter(admin.SimpleListFilter):
-    """The runs of a group of failures, or their schedules. Shown only where a link brought one here."""
+    """The runs of a group of failures, or their schedules. Shown only if the address contains it."""
 
     title = gettext_lazy("error")
     parameter_name = "error"
 
     @staticmethod
     def address_of(span: str, digest: str) -> str:
-        """Return the query of a list that shows this group."""
+        """Return the query string of a list that shows this group."""
         return f"?{urlencode({ErrorFilter.parameter_name: f'{span}.{digest}'})}"
 
     def lookups(self, request: HttpRequest, model_admin: "admin.ModelAdmin[Any]") -> list[tuple[str, str]]:
-        """Offer what is chosen; read the group for this too, once."""
+        """Offer the chosen group. Reads it once, also for `queryset`."""
         value, self._group = self.value(), None
         if value is None:
             return []
@@ -108,7 +107,7 @@ class ErrorFilter(admin.SimpleListFilter):
 
 
 class FailuresPage(RunActions):
-    """The page, and what is done to a group."""
+    """The page, and the actions on a group."""
 
     def failures_urls(self) -> list[URLPattern]:
         take = require_http_methods(["GET", "HEAD", "POST"])
@@ -122,7 +121,7 @@ class FailuresPage(RunActions):
         ]
 
     def failures_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the groups, new ones first, then what failed last."""
+        """Show the groups, new ones first, then by last failure."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         asked = Asked.of(request)
@@ -140,7 +139,6 @@ class FailuresPage(RunActions):
         )  # fmt: skip
 
     def _rows(self, request: HttpRequest, asked: Asked, now: datetime, groups: list[RunGroup]) -> list[dict[str, Any]]:
-        """Return what a template shows of these groups, and what this person may do to them."""
         schedules, span = self._schedules, SPANS[asked.span]
         linked, may_run = schedules.has_view_permission(request), schedules.may(request, "run_now")
         may_dismiss = self._may_dismiss(request)
@@ -165,7 +163,7 @@ class FailuresPage(RunActions):
         return rows
 
     def group_view(self, request: HttpRequest, digest: str, order: Order) -> HttpResponse:
-        """Ask (GET), or do it to the jobs that were asked about (POST): the newest of a group."""
+        """Ask about the newest jobs of a group (GET), or act on the jobs that were listed (POST)."""
         back = self._back(request, allowed=self.may(request, order))
         if request.method == "POST":
             self.do_order(request, order, posted(request, MOST_AT_ONCE))
@@ -181,7 +179,7 @@ class FailuresPage(RunActions):
         )  # fmt: skip
 
     def again_view(self, request: HttpRequest, digest: str) -> HttpResponse:
-        """Ask (GET), or order one run of each schedule that was asked about (POST)."""
+        """Ask (GET), or run each schedule that was listed once (POST)."""
         schedules = self._schedules
         back = self._back(request, allowed=schedules.may(request, "run_now"))
         if request.method == "POST":
@@ -211,7 +209,7 @@ class FailuresPage(RunActions):
         return back
 
     def dismiss_view(self, request: HttpRequest, digest: str) -> HttpResponse:
-        """Ask (GET), or dismiss a group as far as it was seen when that was asked (POST)."""
+        """Ask (GET), or dismiss the failures of a group up to the last one that was shown (POST)."""
         back, group = self._back(request, allowed=self._may_dismiss(request)), self._find(request, digest)
         if group is None:
             return back
@@ -229,7 +227,7 @@ class FailuresPage(RunActions):
         )  # fmt: skip
 
     def take_back_view(self, request: HttpRequest, digest: str) -> HttpResponse:
-        """Ask (GET), or show a dismissed group to everybody again (POST)."""
+        """Ask (GET), or show a dismissed group to all users again (POST)."""
         back, group = self._back(request, allowed=self._may_dismiss(request)), self._find(request, digest)
         if group is None:
             return back
@@ -244,7 +242,7 @@ class FailuresPage(RunActions):
         )  # fmt: skip
 
     def _log_about(self, request: HttpRequest, group: RunGroup, message: str) -> None:
-        """Have the audit tell it, of the last run of the group."""
+        """Log the action for the audit, on the last run of the group."""
         run = self.get_queryset(request).filter(pk=group.last.pk).first()
         if run is not None:
             self.log_change(request, run, message)
@@ -259,17 +257,13 @@ class FailuresPage(RunActions):
         return self._schedules.may(request, "run_now") or self.may(request, ORDERS["retry"])
 
     def _back(self, request: HttpRequest, *, allowed: bool) -> HttpResponseRedirect:
-        """Return the way back to the page.
-
-        Raises:
-            PermissionDenied: It is not `allowed`, or runs may not be viewed.
-        """
+        """Return a redirect to the page. Raises PermissionDenied if not `allowed`, or if the user may not view runs."""
         if not (allowed and self.has_view_permission(request)):
             raise PermissionDenied
         return HttpResponseRedirect(f"{self.address('failures')}{Asked.of(request).query}")
 
     def _find(self, request: HttpRequest, digest: str) -> RunGroup | None:
-        """Return a group as it stands now; where it is gone, say so."""
+        """Return the current group; if it no longer exists, warn the user and return None."""
         _found, groups = Asked.of(request).groups()
         group = next((group for group in groups if group.digest == digest), None)
         if group is None:

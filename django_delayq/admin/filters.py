@@ -1,4 +1,4 @@
-"""The filters beside the lists. Each is a question an operator asks."""
+"""The filters of the admin's lists."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,7 +15,7 @@ from ..calls.validators import read_key
 from ..models import Origin, Run, Schedule, Status
 from ..monitoring.status.snapshot import MOST_UNKNOWN
 
-#: More queues, tasks or tags than these are not offered.
+#: Maximum queues, tasks or tags offered.
 MOST_OFFERED = 50
 
 
@@ -24,7 +24,7 @@ def _ended(status: Status) -> Callable[[Any], Any]:
 
 
 class ChoiceFilter(admin.SimpleListFilter):
-    """A filter with fixed answers: what each is called, and how it narrows the list. Others leave it as it is."""
+    """A filter with fixed answers, each with a label and a function that narrows the list. Ignores other values."""
 
     answers: dict[str, tuple[Any, Callable[[Any], Any]]]
 
@@ -69,18 +69,18 @@ class OriginFilter(ChoiceFilter):
 
 
 def used_by(request: Any) -> dict[str, list[str]]:
-    """Return what schedules have, asked once for a page."""
+    """Return the queues, tasks and tags that schedules have, queried once per request."""
     if not hasattr(request, "delayq_used"):
-        request.delayq_used = Schedule.objects.used(MOST_UNKNOWN)  # of the tasks as many as the health line looks at
+        request.delayq_used = Schedule.objects.used(MOST_UNKNOWN)  # as many tasks as the health line reads
     used: dict[str, list[str]] = request.delayq_used
     return used
 
 
 class UsedFilter(admin.SimpleListFilter):
-    """Offers what schedules have, if there is a choice."""
+    """Offers the values that schedules have."""
 
     parameter_name: str
-    #: Of fewer none is offered.
+    #: Minimum values; with fewer the filter is hidden.
     fewest = 2
 
     def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
@@ -90,7 +90,7 @@ class UsedFilter(admin.SimpleListFilter):
         return [(name, name) for name in names] if len(names) >= self.fewest else []
 
     def offered(self) -> Iterable[str]:
-        """Return what is offered in any case."""
+        """Return values that are always offered."""
         return ()
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -120,7 +120,7 @@ class TagFilter(UsedFilter):
 
 
 class IndexedFilter(admin.ChoicesFieldListFilter):
-    """A filter by a column with a partial index: says what that index has, too, so that SQLite takes it."""
+    """A filter by a column with a partial index. Repeats the condition of the index, so that SQLite uses it."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Run]) -> QuerySet[Run] | None:
         found = super().queryset(request, queryset)
@@ -128,7 +128,7 @@ class IndexedFilter(admin.ChoicesFieldListFilter):
         if found is None or value is None or value == Status.SUCCEEDED:
             return found
         if value == Origin.JOB:
-            return found.filter(schedule=None)  # in the index of schedules
+            return found.filter(schedule=None)  # uses the index of schedules
         if value in (Origin.MANUAL, Origin.BACKFILL):
             ordered = f"{Run._meta.db_table}.origin IN ('manual', 'backfill')"
             return found.filter(RawSQL(ordered, [], output_field=BooleanField()))  # noqa: S611 - has no value of anybody's
@@ -139,7 +139,7 @@ class IndexedFilter(admin.ChoicesFieldListFilter):
 
 
 class ScheduleFilter(admin.SimpleListFilter):
-    """The runs of one schedule, also of a deleted one. Shown only where a link brought one here."""
+    """The runs of one schedule, which may be deleted. Shown only if the address contains it."""
 
     title = _("schedule")
     parameter_name = "schedule__id__exact"
@@ -154,7 +154,7 @@ class ScheduleFilter(admin.SimpleListFilter):
         return [(value, name or former.first() or pk)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Compare the number; the schedule itself may be gone."""
+        """Compare the key only, because the schedule may be deleted."""
         value = self.value()
         return queryset if value is None else queryset.filter(schedule_id=_number(value))
 

@@ -1,7 +1,4 @@
-"""Form fields for what schedules are made of: durations, JSON arguments, instants, zones, tasks, queues and backends.
-
-Turns text into values and back; whether the values make a schedule is for the model to say.
-"""
+"""Form fields for schedules: convert text to values and back. The model validates the schedule."""
 
 import json
 import re
@@ -28,17 +25,17 @@ from .display import pretty_json
 from .durations import format_duration, parse_duration
 
 Choices = list[tuple[str, Any]]
-#: What is not even read. Far above what may be stored, because it is shown indented, a line for each value.
+#: Maximum bytes of typed JSON. Far more than can be stored, because it is shown indented, one line per value.
 MAX_TYPED_BYTES = 32 * MAX_ARGUMENT_BYTES
 
 
 class DurationField(forms.Field):
-    """A duration written as `1h 30m`; see `durations.parse_duration` for what is accepted."""
+    """A duration such as `1h 30m`; accepts what `durations.parse_duration` does."""
 
     widget = forms.TextInput(attrs={"class": "delayq-duration", "size": 12, "autocomplete": "off"})
 
     def prepare_value(self, value: Any) -> Any:
-        """Show a duration as people write it, and what was typed as it was typed."""
+        """Format a duration; return typed text unchanged."""
         return format_duration(value) if isinstance(value, timedelta) else value
 
     def to_python(self, value: Any) -> timedelta | None:
@@ -49,7 +46,7 @@ class DurationField(forms.Field):
 
 
 class WholeNumberField(forms.IntegerField):
-    """Digits. Django reads `1.000` as 1, which is a thousand where German is written."""
+    """Accepts only digits. Django reads `1.000` as 1, but it is a thousand in German."""
 
     re_decimal = re.compile(r"(?!)")
     default_error_messages = {
@@ -58,7 +55,7 @@ class WholeNumberField(forms.IntegerField):
 
 
 class TagsField(forms.CharField):
-    """Tags between commas; a list of them in Python."""
+    """Tags separated by commas; a list in Python."""
 
     def prepare_value(self, value: Any) -> Any:
         return value if isinstance(value, str) else ", ".join(value or ())
@@ -71,7 +68,7 @@ class TagsField(forms.CharField):
 
 
 class ArgumentsField(forms.Field):
-    """A JSON list or object; an empty text is an empty one."""
+    """A JSON list or object; an empty text is an empty container."""
 
     widget = forms.Textarea(attrs={"class": "delayq-json", "rows": 3, "cols": 60, "spellcheck": "false"})
 
@@ -80,11 +77,11 @@ class ArgumentsField(forms.Field):
         self.container = container
 
     def prepare_value(self, value: Any) -> Any:
-        """Show JSON indented where it is long, and what was typed as it was typed."""
+        """Format JSON; return typed text unchanged."""
         return value if isinstance(value, str) else pretty_json(value)
 
     def to_python(self, value: Any) -> Any:
-        """Return the list or dict; says where the text is no JSON."""
+        """Return the list or dict; see `parse_json` for errors."""
         text = (value or "").strip()
         if len(text.encode()) > MAX_TYPED_BYTES:
             message = _("This is more than 64 KiB. Store large values elsewhere and pass a key.")
@@ -98,11 +95,7 @@ class ArgumentsField(forms.Field):
 
 
 def parse_json(text: str) -> Any:
-    """Return what a JSON text says.
-
-    Raises:
-        ValidationError: It is no JSON, says where, or is nothing that can be stored.
-    """
+    """Parse JSON. A ValidationError has the position of a syntax error, or the reason why the value is refused."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
@@ -122,22 +115,22 @@ def _refuse_constant(name: str) -> None:
 
 
 class InstantField(forms.SplitDateTimeField):
-    """An aware instant, typed and shown in `zone`, by default the current one, also where USE_TZ is off."""
+    """An aware instant, read and shown in `zone`, by default the current one, also if USE_TZ is off."""
 
     zone: tzinfo | None = None
 
     def prepare_value(self, value: Any) -> Any:
-        """Show local time, without a zone, so that the widget converts nothing."""
+        """Return local time without a zone, so that the widget converts nothing."""
         if isinstance(value, datetime) and timezone.is_aware(value):
             return timezone.localtime(value, self.zone).replace(tzinfo=None)
         return value
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        """Compare what is stored with what is typed, as both read in this zone."""
+        """Compare the stored and the typed value in this zone."""
         return super().has_changed(self.prepare_value(initial), data)
 
     def compress(self, data_list: Any) -> datetime | None:
-        """Return an aware datetime or None. A time that comes twice is the first of the two."""
+        """Return an aware datetime or None. A local time that occurs twice is the first one."""
         with timezone.override(UTC):  # Django would read it in the current zone; in UTC every time exists
             found = super().compress(data_list)
         if found is None:
@@ -150,16 +143,12 @@ class InstantField(forms.SplitDateTimeField):
 
 @cache
 def zones() -> list[str]:
-    """Return the zones to offer; read once, since asking for them reads every file of the machine's time zones."""
+    """Return the zones to offer. Cached, because listing them reads every file of the system's time zones."""
     return sorted({"UTC", *(zone for zone in available_timezones() if "/" in zone)})
 
 
 def task_choices(former: str) -> Choices:
-    """Return the path of every installed task, and what its docstring says.
-
-    Here and below, `former` is what a schedule has; it is offered also where it is no longer there, so that the
-    schedule can still be opened.
-    """
+    """Return every installed task's path and summary. Here and below, a missing `former` value is offered too."""
     tasks = registry.get_tasks()
     known = [(path, Truncator(registry.summary(task)).chars(100)) for path, task in tasks.items()]
     new = registry.current_name(former)

@@ -1,6 +1,4 @@
-"""The form of a schedule. Whether a definition is valid is for `Schedule.clean()` to say; here its errors are only put
-where they belong.
-"""
+"""The form of a schedule. `Schedule.clean()` validates the definition; the form assigns its errors to inputs."""
 
 from contextlib import suppress
 from datetime import timedelta
@@ -23,13 +21,13 @@ from .formfields import TagsField, backend_choices, queue_choices
 
 INSTANTS = ("at", "start_at", "end_at")
 CHOICES = {"queue": queue_choices, "backend": backend_choices}
-#: What an empty input means.
+#: Values of empty inputs.
 EMPTY = {"jitter": timedelta(0), "priority": 0}
 LIMITS = {
     "priority": (MinValueValidator(LEAST_PRIORITY), MaxValueValidator(MOST_PRIORITY)),
     "max_attempts": (MinValueValidator(1),),
 }
-#: What is wrong with one of these may be only a consequence of what is wrong with another.
+#: An error of one of these fields may only be a consequence of an error of the other.
 CALL_FIELDS = frozenset(("task", "call"))
 
 
@@ -44,8 +42,6 @@ class PauseForm(forms.Form):
 
 
 class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A schedule as people edit it."""
-
     call = CallField(label=gettext_lazy("Arguments"), required=False)
     tags = TagsField(
         required=False,
@@ -63,10 +59,10 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             "to its own @task(queue_name=…)."
         ),
     )
-    #: The generation that was shown; tells whether somebody else saved meanwhile.
+    #: The generation that was shown, to detect a concurrent edit.
     seen = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
-    class Meta:  # the admin says which model and which fields
+    class Meta:  # the admin sets the model and the fields
         widgets = {
             "task": forms.TextInput(
                 attrs={
@@ -154,22 +150,22 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         for name in LIMITS.keys() & fields.keys():
             fields[name].validators.extend(LIMITS[name])
         if "timezone" in fields:
-            fields["timezone"].show_hidden_initial = False  # Django wants it where a default is computed
-            with suppress(InvalidRecurrence):  # which its field tells
+            fields["timezone"].show_hidden_initial = False  # Django sets it for a callable default
+            with suppress(InvalidRecurrence):  # its field reports it
                 zone = get_zone(str(self["timezone"].value()))
-                for name in fields.keys() & INSTANTS:  # typed and shown in the zone that is typed, or shown
+                for name in fields.keys() & INSTANTS:  # read and shown in the typed zone, or the stored one
                     fields[name].zone = zone
-        if "task" in fields:  # else it is shown to somebody who may not change it
+        if "task" in fields:  # otherwise the field is read-only
             self.initial["call"] = stored = Call(schedule.args, schedule.kwargs)
             path = str(self["task"].value() or "")
             fields["call"].widget.settle(path, stored, self.data if self.is_bound else None)
 
     def clean_call(self) -> None:
-        """Take the arguments into the row: they are two of its fields."""
+        """Assign the arguments to the row, which has two fields for them."""
         self.instance.args, self.instance.kwargs = vars(self.cleaned_data["call"]).values()
 
     def clean_timezone(self) -> str:
-        """Check the zone, whatever the kind: instants are read in it."""
+        """Validate the zone for every kind, because instants are read in it."""
         try:
             get_zone(name := str(self.cleaned_data["timezone"]))
         except InvalidRecurrence as error:
@@ -177,7 +173,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         return name
 
     def clean(self) -> dict[str, Any]:
-        """Move `@every 1h30m` from cron to the interval, and keep what the form cannot show."""
+        """Move `@every 1h30m` from cron to the interval, and keep the fractions of seconds of unchanged instants."""
         values: dict[str, Any] = super().clean() or self.cleaned_data
         every = parse_every(values.get("cron") or "")
         if every is not None and values.get("kind") in (Schedule.Kind.CRON, Schedule.Kind.EVERY):
@@ -203,7 +199,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         raise ValidationError(message, code="changed_meanwhile")
 
     def add_error(self, field: str | None, error: Any) -> None:
-        """Leave out what is only a consequence of an error that is there, and show what has no field above the form."""
+        """Leave out consequences of existing errors, and show errors without a field above the form."""
         if field is None and hasattr(error, "error_dict"):
             placed: dict[str, list[ValidationError]] = {}
             known = {*self.errors, *(CALL_FIELDS if CALL_FIELDS & self.errors.keys() else ())}

@@ -1,7 +1,4 @@
-"""A schedule at a glance: its condition, when it is due next, its last outcome; and how the whole thing stands.
-
-Redis is asked once a page, for a list and for a form.
-"""
+"""A schedule's state, next due point and last outcome, and the overall health. Reads a page's entries in one query."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -32,25 +29,22 @@ from .filters import used_by
 if TYPE_CHECKING:
     from ..index import EntryView
 
-#: A worker that sleeps until a point claims it within this time; before that nothing is late.
+#: A sleeping worker claims a due point within this time; until then the point is not late.
 SLACK = timedelta(seconds=1)
-#: Maximum number of failing schedules that are counted for the line above the list.
+#: Maximum failing schedules counted for the line above the list.
 MOST_FAILING = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Redis:
-    """What Redis said about some schedules. `entries` is None where it was not asked or did not answer.
-
-    `error` says why not: where Redis is, too, which is only shown to whoever may change schedules.
-    """
+    """What Redis holds; `entries` is None without an answer. `error` has its address: show it with `details` only."""
 
     entries: "dict[int, EntryView] | None" = None
     error: str = ""
 
 
 def ask_redis(schedules: list[Schedule]) -> Redis:
-    """Return what Redis holds of these schedules, in one round trip, or that it does not answer."""
+    """Read the entries of these schedules in one round trip; an unreachable Redis is returned as `error`."""
     if not conf.get_config().mirror or not schedules:
         return Redis()
     try:
@@ -60,10 +54,7 @@ def ask_redis(schedules: list[Schedule]) -> Redis:
 
 
 def problems_of(snapshot: status.Snapshot, *, details: bool) -> list[status.Problem]:
-    """Return what is wrong, each cause once: what waits for a worker that is missing is late because of that.
-
-    Without `details` it is not told why Redis does not answer: that says where it is.
-    """
+    """Return the problems, each cause once. Only with `details` do they contain the address of Redis."""
     found = status.judge(snapshot)
     unserved = {each.queue for each in found if each.code == "no_worker"}
     found = [each for each in found if each.code != "overdue" or each.queue not in unserved]
@@ -78,14 +69,14 @@ def problems_of(snapshot: status.Snapshot, *, details: bool) -> list[status.Prob
 
 
 class Notes(NamedTuple):
-    """What the database knows of the whole: how many schedules fail, pauses and limits."""
+    """From the database: the number of failing schedules, and the pauses and limits in force."""
 
     failing: int
     held: Sequence[Control]
 
 
 def read_notes() -> Notes:
-    """Read them in one query, and in one more where something is held back."""
+    """Read them in one query, or in two if a pause or limit is in force."""
     states = ScheduleState.objects.filter(schedule__enabled=True)
     counts = ledger.count_up_to(MOST_FAILING, states.filter(failing_streak__gt=0), Control.objects.in_force())
     failing, held = counts
@@ -95,10 +86,9 @@ def read_notes() -> Notes:
 def ask_health(
     notes: Notes, *, details: bool, used: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, Any] | None:
-    """Return how it stands, None where the project does not mirror. Costs little more than one round trip to Redis.
+    """Return the overall health for about one round trip to Redis; None if the project does not mirror.
 
-    `known` is False where Redis does not answer; there are no numbers then. Without `details` it is not told why it
-    does not: the reason says where Redis is. `used` is what schedules have, if the page has asked for it.
+    If Redis does not answer, `known` is False and there are no numbers. `used`: the result of `used_by`, if known.
     """
     if not conf.get_config().mirror:
         return None
@@ -121,24 +111,21 @@ def ask_health(
 
 
 class ScheduleChangeList(ChangeList):
-    """A page of schedules. `redis` holds what Redis said of them, `health` how the whole thing stands.
-
-    `details`: whether it is shown why Redis does not answer, and where it is.
-    """
+    """A page of schedules, with their entries in Redis and the overall health. `details`: see `problems_of`."""
 
     redis = Redis()
     details = False
     health: dict[str, Any] | None = None
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> list[Any]:
-        """Put what has no value last, in both directions and on every database."""
+        """Put rows without a value last, in both directions and on every database."""
         return [
             OrderBy(F(name.lstrip("-")), descending=name.startswith("-"), nulls_last=True) if "__" in name else name
             for name in map(str, super().get_ordering(request, queryset))
         ]
 
     def get_results(self, request: HttpRequest) -> None:
-        """Read the page, then ask Redis about all of its rows at once. A POST shows nothing and asks nothing."""
+        """Read the page, then query Redis once for all its rows. A POST shows no rows and queries nothing."""
         super().get_results(request)
         self.result_list = list(self.result_list)
         if request.method != "POST":
@@ -160,10 +147,7 @@ def is_task_missing(path: str) -> bool:
 
 
 def state_badge(schedule: Schedule, waits: str = "") -> SafeString:
-    """Return whether the schedule goes on by itself, and if not, why; of a missing task `marks` says so.
-
-    `waits` is what `explain_wait` says of the schedule.
-    """
+    """Format the state; empty for a missing task, which `marks` shows. `waits`: the result of `explain_wait`."""
     state = chain.state_of(schedule)
     if not schedule.enabled:
         return badge("quiet", _("paused"))
@@ -187,7 +171,7 @@ def state_reason(schedule: Schedule) -> str:
 
 
 def marks(schedule: Schedule) -> SafeString:
-    """Return what is unusual: an edit that Redis has not seen, a task that the code has lost, another backend."""
+    """Format unusual conditions: an edit not yet in Redis, a missing or renamed task, another backend."""
     found = []
     if is_unmirrored(schedule):
         title = _("Saved in the database, but Redis has not seen it. The workers will make up for it.")
@@ -209,7 +193,7 @@ def marks(schedule: Schedule) -> SafeString:
 
 
 def origin_marks(schedule: Schedule) -> SafeString:
-    """Return that the code declares a schedule, or that it no longer does."""
+    """Format whether the code declares the schedule, or no longer does."""
     declaration = getattr(schedule, "declaration", None)
     if declaration is None:
         return SafeString()
@@ -220,12 +204,12 @@ def origin_marks(schedule: Schedule) -> SafeString:
 
 
 def is_unmirrored(schedule: Schedule) -> bool:
-    """Say whether Redis has still to see the last edit; never where the project does not mirror."""
+    """Return whether the last edit has not reached Redis; False if the project does not mirror."""
     return conf.get_config().mirror and schedule.generation != schedule.synced_generation
 
 
 def recurrence_words(schedule: Schedule) -> Html:
-    """Return the recurrence in words, or what is wrong with it."""
+    """Return the recurrence in words, or its error."""
     if schedule.kind == Schedule.Kind.ONCE:
         at = format_html(_("once at {}"), instant(schedule.at, zone_of(schedule)))
         return format_html("{}, {}", at, schedule.timezone)
@@ -239,7 +223,7 @@ def recurrence_words(schedule: Schedule) -> Html:
 
 
 def next_due(schedule: Schedule, redis: Redis, waits: str = "") -> Html:
-    """Return when the schedule is due next, and whether it runs now or is late. `waits` as in `state_badge`."""
+    """Format the next due point, and whether it is running, waiting or late. `waits`: as in `state_badge`."""
     state = chain.state_of(schedule)
     now = utcnow()
     entry = None if redis.entries is None else redis.entries.get(schedule.pk)
@@ -260,7 +244,7 @@ def next_due(schedule: Schedule, redis: Redis, waits: str = "") -> Html:
 
 
 def last_outcome(schedule: Schedule) -> Html:
-    """Return the last outcome, when it was, and how late it started."""
+    """Format the last outcome, its time and its lag."""
     state = chain.state_of(schedule)
     if not state.last_status:
         return "–"

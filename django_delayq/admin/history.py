@@ -1,4 +1,4 @@
-"""The history of one schedule: who did what with it, what an edit has changed, and the way back to before it."""
+"""The history of one schedule: who did what, what each edit changed, and restoring an earlier definition."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from . import definitions
 from .actions import ScheduleActions
 from .events import read
 
-#: So many events are on a page.
+#: Events per page.
 PAGE = 50
 NOTE = gettext_lazy(
     "The schedule becomes what it was before that edit. Its tags, its runs and whether it is paused stay as they are. "
@@ -26,10 +26,10 @@ NOTE = gettext_lazy(
 
 
 class HistoryPage(ScheduleActions):
-    """The history, for whoever may view the schedule, and restoring, for whoever may change it."""
+    """The history, for users who may view the schedule, and restoring, for users who may change it."""
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        """Show a page of it, in the frame that Django has for it."""
+        """Show a page of the history."""
         pk = unquote(object_id)
         schedule: Schedule | None = self.get_object(request, pk)
         if schedule is None:
@@ -47,7 +47,7 @@ class HistoryPage(ScheduleActions):
         )  # fmt: skip
 
     def restore_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Show what would change and ask (GET), or restore a definition (POST)."""
+        """Show the changes and ask (GET), or restore a definition (POST)."""
         schedule = self.one(request, pk)
         if schedule.is_declared:
             raise PermissionDenied

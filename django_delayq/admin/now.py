@@ -1,4 +1,4 @@
-"""What runs now, what of it seems stuck, and what waits: since when, how long it still may, and a way to stop it."""
+"""Running work, stuck runs first, and waiting work: since when, the time left, and a button to stop it."""
 
 from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
@@ -24,17 +24,17 @@ from ..text import plain
 from . import display, facts
 from .base import BaseAdmin
 
-#: So many are shown, those that were ordered first.
+#: Maximum runs shown, the oldest first.
 MOST_SHOWN = 100
-#: A run that should have stopped within seconds, and has not for so long, does not listen.
+#: A run that is still running this long after a stop was requested seems stuck; normally it takes seconds.
 DEAF = timedelta(seconds=30)
 
 
 class NowPage(BaseAdmin):
-    """A page for whoever may view the overview; runs for whoever may view those."""
+    """A page for users who may view the overview; listing runs requires `view_run`."""
 
     def now_view(self, request: HttpRequest) -> HttpResponse:
-        """Show what the rows say. What has run for less than a second has no row that says so yet."""
+        """Show the stored state. Work that started less than a second ago is not stored as running yet."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         now, may = utcnow(), request.user.has_perm
@@ -48,7 +48,6 @@ class NowPage(BaseAdmin):
         )  # fmt: skip
 
     def _runs(self, request: HttpRequest, now: datetime, redis: RedisView | None) -> list[dict[str, Any]]:
-        """Return a row for each run, those that seem stuck first."""
         found = list(ledger.with_status(Status.RUNNING).order_by("pk")[:MOST_SHOWN])
         limits = dict(Schedule.objects.filter(pk__in=[run.schedule_id for run in found]).values_list("pk", "timeout"))
         asked = _asked([run.pk for run in found])
@@ -72,7 +71,6 @@ class NowPage(BaseAdmin):
 
 
 def _limit_of(job: Run) -> timedelta | None:
-    """Return for how long a job may run, None where nothing limits it or its task is not known here."""
     try:
         return call_of(job, get_task(job.task), backend_of(job.backend)).timeout
     except UnknownTask:
@@ -80,7 +78,7 @@ def _limit_of(job: Run) -> timedelta | None:
 
 
 def _ask_redis() -> RedisView | None:
-    """Return what Redis knows; None where it does not answer, which other pages tell, or where nobody asks it."""
+    """Return the state of Redis; None if it does not answer (other pages report it) or the project does not mirror."""
     try:
         return ask(partial(read_redis, server=False)) if conf.get_config().mirror else None
     except BrokerError:
@@ -88,7 +86,6 @@ def _ask_redis() -> RedisView | None:
 
 
 def _common(since: datetime | None, asked: Cancellation | None, now: datetime) -> dict[str, Any]:
-    """Return since when and for how long it has run, and that a stop was asked for: long ago, if it does not listen."""
     text = "" if asked is None else _("stop asked for %(ago)s") % {"ago": display.relative(asked.asked_at, now)}
     return {
         "since": display.instant(since),
@@ -98,7 +95,7 @@ def _common(since: datetime | None, asked: Cancellation | None, now: datetime) -
 
 
 def _stuck(run: Run, left: timedelta | None, live: Collection[str] | None) -> Iterator[str]:
-    """Say why a run seems stuck; `live`: the workers that are there, None where that is not known."""
+    """Yield the reasons why a run seems stuck; `live`: names of the live workers, None if unknown."""
     if left is not None and left <= timedelta(0):
         yield _("over its time limit")
     if run.reclaims >= facts.OFTEN:
@@ -109,7 +106,6 @@ def _stuck(run: Run, left: timedelta | None, live: Collection[str] | None) -> It
 
 
 def _deaf(asked: Cancellation | None, now: datetime) -> list[str]:
-    """Return that a stop was asked for in vain, where it was."""
     return [_("does not stop")] if asked is not None and now - asked.asked_at > DEAF else []
 
 

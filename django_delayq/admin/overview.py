@@ -1,4 +1,4 @@
-"""At a glance: what is wrong and what to do, what was done of late, queues, workers, servers. Asks, and shows."""
+"""At a glance: problems, recent outcomes, queues, workers and servers. Only queries and shows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -29,12 +29,12 @@ from .base import ReadOnlyAdmin, may_view
 from .coming import ComingPage
 from .now import NowPage
 
-#: Rates are those of so many minutes.
+#: Minutes over which rates are averaged.
 RATE_MINUTES = 5
 
 
 class Span(NamedTuple):
-    """A time that is shown, in so many steps of so many minutes, and how a step is called."""
+    """A period of `number` steps of `minutes` each; `written` is the time format of a step."""
 
     label: Any
     minutes: int
@@ -48,7 +48,7 @@ SPANS = {
     "7d": Span(gettext_lazy("7 days"), 240, 42, "%a %H:%M"),
 }
 KINDS = {"points": gettext_lazy("Scheduled runs"), "jobs": gettext_lazy("Jobs")}
-#: What a chart tells apart, from the bottom: its tone, and what it is called.
+#: Tones of a chart's series, from the bottom; below, their labels.
 TONES = {"succeeded": "good", "retried": "busy", "skipped": "warn", "failed": "bad"}
 NAMES = {
     "succeeded": gettext_lazy("succeeded"),
@@ -61,7 +61,7 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 @admin.register(Overview)
 class OverviewAdmin(ReadOnlyAdmin, ComingPage, NowPage, AskPage):
-    """How everything stands, what runs and what is coming up; whoever may view schedules may view it."""
+    """The overview and its subpages, for users who may view schedules."""
 
     class Media:
         js = ("django_delayq/live.js",)
@@ -81,11 +81,11 @@ class OverviewAdmin(ReadOnlyAdmin, ComingPage, NowPage, AskPage):
         return self.has_view_permission(request)
 
     def may_see_details(self, request: HttpRequest) -> bool:
-        """Say whether it is shown where Redis is, and why it does not answer."""
+        """Return whether the user may see the address of Redis and why it does not answer."""
         return request.user.has_perm("django_delayq.change_schedule")
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
-        """Say on the admin's own first page, which asks this, what is wrong: no template of a theme has to know it."""
+        """Warn of problems on the admin's index, which calls this, so that no theme has to adapt its template."""
         index = reverse("admin:index", current_app=self.admin_site.name)
         if request.path == index and self.has_view_permission(request) and not hasattr(request, "delayq_told"):
             request.delayq_told = True  # type: ignore[attr-defined]
@@ -97,7 +97,7 @@ class OverviewAdmin(ReadOnlyAdmin, ComingPage, NowPage, AskPage):
         return super().get_model_perms(request)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Show it all; what refreshes itself asks the same address again, and takes a part of the page."""
+        """Show the page. The refreshing script loads the same address and replaces parts of the page."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         span = SPANS.get(request.GET.get("span", ""), SPANS["1h"])
@@ -121,7 +121,7 @@ class OverviewAdmin(ReadOnlyAdmin, ComingPage, NowPage, AskPage):
     def _named_queue(
         self, request: HttpRequest, held: Sequence[Control], redis: RedisView | None
     ) -> Callable[[str], SafeString]:
-        """Return what says of a queue what holds it up, with a link to where people hold it back."""
+        """Return a function that formats a queue: its name, its state, and a link to pause or limit it."""
         rows = {row.name: row for row in held if row.kind == Control.Kind.QUEUE}
 
         def shown(queue: str) -> SafeString:
@@ -147,7 +147,7 @@ def _problems(snapshot: Snapshot | None, *, details: bool) -> list[status.Proble
 
 
 def _headline(snapshot: Snapshot | None, told: Sequence[tuple[str, SafeString]]) -> tuple[str, str]:
-    """Return (tone, words) for a page without problems: no more than is true beside these facts, maybe nothing."""
+    """Return (tone, words) for a page without problems, consistent with the facts `told`; the words may be empty."""
     tones = {tone for tone, _words in told}
     if snapshot is not None and snapshot.redis is not None and not any(each.live for each in snapshot.redis.workers):
         return "warn", _("No worker runs.")
@@ -157,10 +157,7 @@ def _headline(snapshot: Snapshot | None, told: Sequence[tuple[str, SafeString]])
 
 
 def _charts(span: Span, *, complete: bool) -> Iterator[dict[str, Any]]:
-    """Yield what each chart shows, and the same as a table, the newest first.
-
-    Unless it is `complete`, Redis has counted more in the last minutes: a sum of nothing is then unknown.
-    """
+    """Yield each chart's data and table, newest first. Unless `complete`, Redis has later counts: zero is unknown."""
     step = timedelta(minutes=span.minutes)
     start = timezone.localtime(utcnow()).replace(hour=0, minute=0, second=0, microsecond=0)
     since = start + ((utcnow() - start) // step + 1 - span.number) * step
@@ -200,7 +197,7 @@ def _by_tone(tally: Tally) -> dict[str, int]:
 
 
 def _seconds(value: float | None) -> str:
-    """Return "1.5 ms", "100 ms", "4.2 s", "100 s", "17 min" or "3 h": about two digits, narrow enough for an axis."""
+    """Return "1.5 ms", "100 ms", "4.2 s", "100 s", "17 min" or "3 h": about two digits, to fit an axis."""
     if value is None:
         return "–"
     if value >= 10:
@@ -212,10 +209,7 @@ def _seconds(value: float | None) -> str:
 def _queues(
     redis: RedisView | None, failed: dict[str, int], shown: Callable[[str], SafeString]
 ) -> list[tuple[Any, list[tuple[str, Any]]]]:
-    """Return a row for each queue: its name, what waits, the oldest, what was done in a minute; `failed` jobs by queue.
-
-    Of what waits and is due, `jobs` and `jobs due` are jobs and backfilled points.
-    """
+    """Return a row for each queue. "jobs" and "jobs due" are jobs and backfilled points, of all and of due members."""
     if redis is None:
         return []
     done = by_queue(minutes.read_counts(utcnow() - timedelta(minutes=RATE_MINUTES)))
@@ -251,7 +245,6 @@ def _workers(redis: RedisView | None) -> list[list[tuple[str, Any]]]:
 
 
 def _servers(snapshot: Snapshot | None, details: bool) -> list[tuple[str, str]]:
-    """Return a line each: mirror, Redis, database."""
     if snapshot is None:
         return []
     lines = []

@@ -1,6 +1,4 @@
-"""What a person can do to runs: stop what runs; cancel jobs, run them now, retry and delete them. Each is a POST with a
-permission, after a page that asks; what it means is for `backend.store`, the ledger and the models to say.
-"""
+"""Actions on runs, each a POST after a confirmation. The logic is in `backend.store`, the ledger and the models."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -37,27 +35,27 @@ WAITING, FAILED = (Status.QUEUED, Status.RETRYING), (Status.FAILED, Status.LOST)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Something that can be done to runs with such a status, by users with the permission. `do` is told by whom."""
+    """An action on runs with one of these statuses, for users with the permission. `do` takes the username too."""
 
     name: str
     permission: str
     statuses: tuple[Status, ...]
     do: Callable[[Run, str], bool]
-    #: What the button and the list's action are called.
+    #: Labels of the button and of the list's action.
     label: Any
     label_of_action: Any
     note: Any
-    #: What the log says, and what a person is told of so many runs.
+    #: Messages for the log, and for the user about `count` runs.
     logged: Any
     done: Any
 
     @property
     def action(self) -> str:
-        """The name of the list's action; Django has one of this name, which ours replaces."""
+        """The name of the list's action; `delete_selected` replaces Django's action."""
         return "delete_selected" if self.name == "delete" else self.name.replace("-", "_")
 
     def fits(self, run: Run) -> bool:
-        """Say whether it can be done to this run as it stands. All runs can be stopped; the rest is for jobs."""
+        """Return whether the action applies to this run now. All runs can be stopped; the others apply to jobs."""
         if self.name == "run-now" and run.due_at <= utcnow():
             return False
         return run.status in self.statuses and (self.name == "stop" or run.origin == Origin.JOB)
@@ -120,7 +118,7 @@ ORDERS = {
     )
 }  # fmt: skip
 
-#: Why an order was not carried out.
+#: Reasons why an action was not performed.
 HELD, GONE, UNFIT = "held", "gone", "unfit"
 LEFT = {
     HELD: ngettext_lazy(
@@ -142,7 +140,6 @@ LEFT = {
 
 
 def _action(order: Order) -> Callable[..., HttpResponse | None]:
-    """Return the action of the list: it asks, then does it to each."""
 
     @admin.action(description=order.label_of_action)
     def act(model_admin: "RunActions", request: HttpRequest, runs: QuerySet[Run]) -> HttpResponse | None:
@@ -153,19 +150,19 @@ def _action(order: Order) -> Callable[..., HttpResponse | None]:
 
 
 class RunActions(BaseAdmin):
-    """The actions of the list, and the same as buttons of a run's page."""
+    """The list's actions, also available as buttons on a run's page."""
 
     actions = tuple(map(_action, ORDERS.values()))
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
-        """Return what this person may do. Django has told the location since 6.1."""
+        """Return the actions that the user may perform. Django passes the location since 6.1."""
         given = {} if action_location is None else {"action_location": action_location}
         refused = {order.action for order in ORDERS.values() if not self.may(request, order)}
         found = super().get_actions(request, **given)
         return {name: action for name, action in found.items() if name not in refused}
 
     def may(self, request: HttpRequest, order: Order) -> bool:
-        """Say whether somebody may do this to runs: see them, and has the permission."""
+        """Return whether the user may view runs and has the action's permission."""
         return self.has_view_permission(request) and request.user.has_perm(f"django_delayq.{order.permission}")
 
     def order_urls(self) -> list[URLPattern]:
@@ -184,7 +181,7 @@ class RunActions(BaseAdmin):
         ]
 
     def order_view(self, request: HttpRequest, pk: int, order: Order) -> HttpResponse:
-        """Ask (GET), or do it to one run (POST); where it cannot be done, say so."""
+        """Ask (GET), or act on one run (POST); if the action does not apply, warn the user."""
         if not self.may(request, order):
             raise PermissionDenied
         run = self.get_queryset(request).filter(pk=pk).first() if pk < 2**63 else None
@@ -201,7 +198,7 @@ class RunActions(BaseAdmin):
         return HttpResponseRedirect(back)
 
     def order_several(self, request: HttpRequest, runs: QuerySet[Run], order: Order) -> HttpResponse | None:
-        """Ask, or do it to the chosen runs once it is confirmed."""
+        """Ask, or act on the chosen runs once confirmed."""
         chosen = list(runs.order_by("-pk")[: MOST_AT_ONCE + 1])
         if len(chosen) > MOST_AT_ONCE:
             text = _("At most %(most)d runs are changed at once, and these are more. Nothing was done.")
@@ -222,7 +219,7 @@ class RunActions(BaseAdmin):
         *,
         counted: str = "",
     ) -> HttpResponse:
-        """Return the page that asks whether it is to be done to these."""
+        """Return the confirmation page for these runs."""
         count = ngettext("%(counter)s run:", "%(counter)s runs:", len(runs)) % {"counter": len(runs)}
         return self.page(
             request, "confirm.html", order.label, note=order.note, names=[_name(run) for run in runs[:NAMES_SHOWN]],
@@ -231,7 +228,7 @@ class RunActions(BaseAdmin):
         )  # fmt: skip
 
     def do_order(self, request: HttpRequest, order: Order, pks: Sequence[int]) -> None:
-        """Do it to each run with one of these primary keys, log it, and tell what became of how many."""
+        """Act on these runs, log it, and report how many were changed, and how many not and why."""
         runs, by = self.get_queryset(request).defer(None).in_bulk(pks), request.user.get_username()
         done, left = list[Run](), Counter[str]()
         for asked, pk in enumerate(pks):
@@ -269,7 +266,7 @@ class RunActions(BaseAdmin):
 
 
 def posted(request: HttpRequest, most: int) -> list[int]:
-    """Return the primary keys that a page which asks has posted, no more than `most`."""
+    """Return the primary keys that a confirmation page has posted, at most `most`."""
     found = map(read_key, request.POST.getlist(ACTION_CHECKBOX_NAME))
     return list(dict.fromkeys(pk for pk in found if pk is not None))[:most]
 

@@ -1,7 +1,4 @@
-"""The ledger in the admin: runs of schedules and jobs, to be searched and read, never to be written.
-
-The schedule of a run may be gone.
-"""
+"""The ledger in the admin: runs of schedules and jobs, read-only but for actions. A run's schedule may be deleted."""
 
 from datetime import timedelta
 from typing import Any
@@ -33,17 +30,17 @@ from .display import Html, instant
 from .failures import ErrorFilter, FailuresPage
 from .filters import IndexedFilter, ScheduleFilter
 
-#: What has been due for longer than this, and waits, is told as late.
+#: A queued job that has been due for longer than this is shown as overdue.
 SLACK = timedelta(seconds=5)
-#: So much of a job's arguments is shown in the list.
+#: Maximum characters of a job's arguments in the list.
 LINE_SHOWN = 150
 
 
 class RunChangeList(ChangeList):
-    """A page of runs; those that wait for a worker know what holds them back."""
+    """A page of runs; queued ones have the reason why they wait."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Read the page, and what people hold back where that can concern one of its rows."""
+        """Read the page, and the pauses if a row is queued."""
         super().get_results(request)
         self.result_list = list(self.result_list)
         waiting = [run for run in self.result_list if run.status == Status.QUEUED]
@@ -72,11 +69,11 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         return [*self.order_urls(), *self.failures_urls(), *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
-        """Return runs; what may be long and is on one page only is read for that."""
+        """Return runs without `attempts`, which may be long and is shown on one page only."""
         return super().get_queryset(request).defer("attempts")
 
     def may_see_arguments(self, request: HttpRequest) -> bool:
-        """Arguments of jobs have a permission of their own, which whoever may change them has too."""
+        """Return whether the user may view arguments of jobs: a separate permission, included in `change_run`."""
         return any(map(request.user.has_perm, ("django_delayq.change_run", "django_delayq.view_job_arguments")))
 
     # The list
@@ -89,16 +86,13 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         return first, "shown_due", "shown_end", "shown_lag", "shown_duration", "shown_place"
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        """Return the newest first; of one schedule by due point, as the index of those has it."""
+        """Return the newest first; for one schedule by due point, as its index is sorted."""
         return ("-due_at", "-pk") if ScheduleFilter.parameter_name in request.GET else ("-pk",)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Run], search_term: str
     ) -> tuple[QuerySet[Run], bool]:
-        """Find a job by its id, else look anywhere in the texts.
-
-        In a long ledger schedules are looked through instead, whose runs an index finds, and the newest rows for jobs.
-        """
+        """Find a job by id, else search all texts. In a long ledger, search schedules and the newest jobs only."""
         text = search_term.strip()
         if (wanted := parse_id(text)) is not None:
             return queryset.filter(pk=wanted[0], token=wanted[1]), False
@@ -117,7 +111,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 
     @admin.display(description=gettext_lazy("schedule or task"))
     def shown_title(self, run: Run) -> SafeString:
-        """Return a link to the run by its schedule's name; of a job its task, and its id below."""
+        """Link to the run by its schedule's name, or to a job by its task, with the id below."""
         url, note = self.address("change", run.pk), run.result_id
         name: Html = display.breakable(plain(run.task.rpartition(".")[2])) if note else run.title
         below = format_html('<div class="delayq-note delayq-path">{}</div>', note) if note else ""
@@ -125,7 +119,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 
     @admin.display(description=gettext_lazy("schedule or task"))
     def called(self, run: Run) -> SafeString:
-        """Return the same, and the arguments of a job in a line as they may be shown."""
+        """Add a job's arguments to `shown_title`, on one line and with secrets redacted."""
         call = run.call or {}
         line = display.argument_line(run.task, call.get("args") or [], call.get("kwargs") or {}) if call else ""
         line = line if len(line) <= LINE_SHOWN else f"{line[:LINE_SHOWN]}…"
@@ -134,7 +128,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 
     @admin.display(description=gettext_lazy("due"))
     def shown_due(self, run: Run) -> Html:
-        """Return when it was due, to the second, why there is such a run, and of a job that waits how long and why."""
+        """Format the due time, an unusual origin, and for a queued job how long and why it waits."""
         if run.origin == Origin.DUE:
             return instant(run.due_at)
         notes: list[Html] = [run.get_origin_display()]
@@ -149,7 +143,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
     # One run
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return what there is to tell of a run."""
+        """Return the sections that apply to this run."""
         if obj is None:
             return []
         job, former = obj.origin == Origin.JOB, ledger.attempts_of(obj)
@@ -177,7 +171,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         return [(title, {"fields": fields}) for title, fields, shown in parts if shown]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Run | None:
-        """Return a run with what its page tells beside."""
+        """Return a run with its captured output in `said`."""
         run: Any = super().get_object(request, object_id, from_field)
         if run is not None:
             run.said = list(run.outputs.order_by("attempt"))
@@ -196,7 +190,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 
     @admin.display(description=gettext_lazy("schedule"))
     def shown_schedule(self, run: Run) -> Html:
-        """Return a link to the schedule, its former name where it is gone."""
+        """Link to the schedule, or show its former name if it is deleted."""
         if not _is_there(run):
             return _("%(name)s (deleted)") % {"name": run.schedule_name}
         url = self.address("change", run.schedule_id, model="schedule")
@@ -204,7 +198,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 
     @admin.display(description=gettext_lazy("due points"))
     def shown_points(self, run: Run) -> Html:
-        """Return how many due points a skipped stretch stands for, and its end."""
+        """Format how many due points a skipped run covers, and its end."""
         points = str(run.points) if run.points else _("an unknown number")
         if run.last_due_at is None:
             return points
@@ -216,21 +210,21 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 
     @admin.display(description=gettext_lazy("handed over as"))
     def shown_job(self, run: Run) -> Html:
-        """Return a link to the job that the run was handed over as."""
+        """Link to the job that the run was handed over as."""
         wanted = _job_of(run)
         url = self.address("change", wanted.partition("-")[0])
         return format_html('<a href="{}" class="delayq-signature delayq-id">{}</a>', url, wanted)
 
     @admin.display(description=gettext_lazy("options of its own"))
     def shown_options(self, run: Run) -> str:
-        """Return what the call says of attempts, where its task and its backend do not, and what follows its end."""
+        """Format the options that the call itself sets: attempts, backoff, timeout and callbacks."""
         given = run.options or {}
         numbers = [f"{name} {given[name]:g}" for name in ("max_attempts", "backoff", "timeout") if name in given]
         return ", ".join([*numbers, *(f"{name} {plain(given[name])}" for name in CALLBACKS if name in given)]) or "–"
 
     @admin.display(description=gettext_lazy("unique key"))
     def shown_unique(self, run: Run) -> str:
-        """Return whether it holds a unique key, and until when."""
+        """Format whether the job holds a unique key, and until when."""
         given = run.options or {}
         if "unique_key" not in given:
             return "–"
@@ -273,17 +267,16 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 
 
 def _is_there(run: Run) -> bool:
-    """Say whether a run has a schedule that is there."""
     return run.schedule_id is not None and Schedule.objects.filter(pk=run.schedule_id).exists()
 
 
 def _job_of(run: Run) -> str:
-    """Return the id of the job that a run became when it was handed over to a backend of ours; else ''."""
+    """Return the id of the job that a run became when handed over to a `DelayQBackend`, else ''."""
     given: Any = run.result if run.reason == HANDED_OVER else None
     if not isinstance(given, dict) or parse_id(str(given.get("result_id"))) is None:
         return ""
     try:
         ours = isinstance(task_backends[str(given.get("backend"))], DelayQBackend)
-    except Exception:  # no such alias here any more, or its settings are wrong
+    except Exception:  # the alias no longer exists, or its settings are wrong
         return ""
     return str(given["result_id"]) if ours else ""

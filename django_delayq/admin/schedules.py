@@ -1,4 +1,4 @@
-"""Schedules in the admin: the list, the form and what stands beside it. Holds no logic: it asks and shows."""
+"""Schedules in the admin: the list, the form and the panel above it. Contains no logic."""
 
 from functools import partial
 from typing import Any
@@ -32,9 +32,9 @@ from .why import WhyPage
 
 RUNS_SHOWN = 5
 SHOWN_OTHERWISE = ("tags", "at", "start_at", "end_at")
-#: What people edit of a schedule that the code declares.
+#: Fields of a declared schedule that users may edit.
 PEOPLES = frozenset(("tags", *SWITCH_FIELDS))
-#: The preview is silent about the other fields: nobody has asked to save yet.
+#: Fields whose errors the preview shows; those of other fields are shown on saving.
 RECURRENCE_FIELDS = (
     "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "max_runs", "jitter", "dst_gap",
     "dst_overlap",
@@ -47,7 +47,7 @@ def _in_zone(name: str, label: Any) -> Column:
 
 @admin.register(Schedule)
 class ScheduleAdmin(HistoryPage, WhyPage):
-    # Named here for the admins of models that inherit: Django looks for templates of their app.
+    # Set explicitly, because for a subclass of the model Django searches the templates of its app.
     change_form_template = "admin/django_delayq/schedule/change_form.html"
     change_list_template = "admin/django_delayq/schedule/change_list.html"
     delete_confirmation_template = "admin/django_delayq/schedule/delete_confirmation.html"
@@ -61,7 +61,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     list_filter = (
         StateFilter, OutcomeFilter, UsedQueueFilter, TagFilter, TaskFilter, "kind", OriginFilter, ErrorFilter,
     )  # fmt: skip
-    list_per_page = 50  # as in the other lists; each row costs a millisecond, and its newest runs
+    list_per_page = 50  # as in the other lists; a row costs about 1 ms, and a query of its newest runs
     list_select_related = ("state", "declaration")
     search_fields = ("name", "task", "description")
     search_help_text = gettext_lazy("Name, task or description")
@@ -123,7 +123,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
 
     @admin.display(description=gettext_lazy("state"))
     def shown_state(self, schedule: Schedule) -> SafeString:
-        """Return whether it goes on, why not, and what is unusual."""
+        """Format the state, its reason, and marks of unusual conditions."""
         return format_html(
             '{} {} {}<div class="delayq-note">{}</div>',
             glance.state_badge(schedule, getattr(schedule, "waits", "")),
@@ -145,7 +145,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     # The form
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        """Show whoever may not change them arguments without their secrets (`redaction`), and instants in the zone."""
+        """Show read-only arguments with secrets redacted, and read-only instants in the schedule's zone."""
         fieldsets = super().get_fieldsets(request, obj)
         may = obj is None or self.has_change_permission(request, obj)
         if obj is None or (may and not obj.is_declared):
@@ -154,7 +154,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         return [(title, {**options, "fields": [*map(as_shown, options["fields"])]}) for title, options in fieldsets]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        """Leave the fields that the code owns to the code."""
+        """Make the fields that the code declares read-only."""
         if obj is None or not obj.is_declared:
             return super().get_readonly_fields(request, obj)
         shown = flatten_fieldsets(self.get_fieldsets(request, obj))
@@ -177,7 +177,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
 
     @admin.display(description=gettext_lazy("next due points"))
     def upcoming(self, schedule: Schedule) -> SafeString:
-        """Return the next due points of what is saved, and of what is typed if that makes a difference."""
+        """Format the next due points of the stored row, and of unsaved input if they differ."""
         url = self.address("preview", schedule.pk or 0)
         shown = render_upcoming(schedule, _as_saved(schedule))
         return format_html('<div id="delayq-upcoming" data-url="{}" aria-live="polite">{}</div>', url, shown)
@@ -196,7 +196,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         return [*own, *super().get_urls()]
 
     def preview_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Return the next due points of a form that is being filled in; `pk` is 0 for a new one. Saves nothing."""
+        """Return the next due points of unsaved input; `pk` is 0 for a new schedule. Saves nothing."""
         schedule = self.one(request, pk) if pk else None
         if not pk and not self.has_add_permission(request):
             raise PermissionDenied
@@ -212,7 +212,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Add the zones to choose from, and what stands above the form of a saved schedule."""
+        """Add the zones and tasks to choose from, and the panel above the form of a saved schedule."""
         schedule = context.get("original")
         context |= {"zones": zones(), "tasks": task_choices(schedule.task if schedule else "")}
         if schedule is not None:
@@ -259,11 +259,11 @@ class ScheduleAdmin(HistoryPage, WhyPage):
             form.instance.tags.put(form.instance, form.cleaned_data["tags"])
 
     def construct_change_message(self, request: HttpRequest, form: Any, *args: Any, **kwargs: Any) -> Any:
-        """Name the tags before and after an edit: no former definition has them."""
+        """Log the tags before and after an edit, because definitions do not contain tags."""
         message = super().construct_change_message(request, form, *args, **kwargs)
         if "tags" in form.changed_data:
             both = form.initial.get("tags", ()), form.cleaned_data["tags"]
-            with translation.override(None):  # as Django makes the message, which is translated when it is shown
+            with translation.override(None):  # as in Django: the message is translated when shown
                 label = str(form.fields["tags"].label)
             edit = "{} ({} → {})".format(label, *(", ".join(tags) or "–" for tags in both))
             for fields in (each["changed"]["fields"] for each in message if "fields" in each.get("changed", ())):
@@ -271,7 +271,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         return message
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
-        """Save, and say after the commit where Redis could not follow. The mirror's own hook comes first."""
+        """Save, and warn after the commit if the edit has not reached Redis. The mirror's own hook runs first."""
         obj.changed_by = request.user.get_username()
         super().save_model(request, obj, form, change)
         if obj.doubt:
@@ -280,7 +280,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
 
 
 def _as_shown(field: Any, edited: frozenset[str]) -> Any:
-    """Return what shows a field, or a line of fields, to whoever may only change the `edited` ones."""
+    """Return the read-only counterpart of a field, or of a line of fields, unless it is `edited`."""
     if isinstance(field, tuple):
         return tuple(_as_shown(each, edited) for each in field)
     if field == "call":
@@ -289,7 +289,7 @@ def _as_shown(field: Any, edited: frozenset[str]) -> Any:
 
 
 def _as_saved(schedule: Schedule) -> Schedule | None:
-    """Return the row as it stands, without what a form has written into this instance."""
+    """Return the stored row, without the values that a form has written to this instance."""
     if schedule._state.adding:
         return None
     rows = Schedule._base_manager.using(schedule._state.db).select_related("state")

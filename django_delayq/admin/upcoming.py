@@ -1,4 +1,4 @@
-"""What the form shows beside its inputs: the next due points and the chosen task. Renders HTML; saves nothing."""
+"""Previews beside the inputs of the form: the next due points and the chosen task. Renders HTML; saves nothing."""
 
 import inspect
 from copy import copy
@@ -24,11 +24,10 @@ SHOWN = 5
 
 
 def render_upcoming(schedule: Schedule, saved: Schedule | None = None, problem: Html = "", typed: str = "") -> Html:
-    """Return a table of the next due points in the schedule's zone and in UTC, in words where there is no recurrence.
+    """Return a table of the next due points in the schedule's zone and in UTC, or a hint if there is no recurrence.
 
-    `saved` is the row as it stands, where `schedule` holds what is typed: if that makes a difference, there are two
-    tables. With a `problem` what is typed cannot be computed, and only the first one is shown; `typed` is then what
-    stands where a cron expression is wanted, and a button for what may be meant.
+    `saved`: the stored row, if `schedule` holds unsaved input; if they differ, there are two tables. With a `problem`,
+    only the stored row has a table, and a button suggests a correct expression for `typed`, the cron input.
     """
     now = utcnow()
     before = None if saved is None else _table(saved, now)
@@ -49,7 +48,7 @@ def render_upcoming(schedule: Schedule, saved: Schedule | None = None, problem: 
 
 
 def _once_saved(schedule: Schedule, saved: Schedule | None, now: datetime) -> Schedule:
-    """Return the schedule as saving it now would make it: a changed recurrence counts from now on."""
+    """Return the schedule as saving it now would store it: a changed recurrence takes effect now."""
     if saved is None or not moves_effective_from(saved, schedule):
         return schedule
     typed = copy(schedule)
@@ -90,7 +89,7 @@ def _table(schedule: Schedule, now: datetime) -> dict[str, Any] | None:
 
 
 def render_task(path: str) -> Html:
-    """Return signature and docstring of a task, a dash where none is chosen."""
+    """Return a task's signature and docstring, or a hint if none is chosen."""
     if not path:
         return _("Choose a task, and what it takes appears here.")
     try:

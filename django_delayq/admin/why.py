@@ -1,6 +1,4 @@
-"""Why did this run, or not? A time is typed; the sentences of `delayq_status` appear, the runs behind them, and what
-people did round that time to the schedule, its queue and its task.
-"""
+"""Why a schedule ran or did not run at a time: an explanation, the runs, and users' actions around that time."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,15 +19,15 @@ from .display import Html, instant, status_badge, zone_of
 from .events import Event, read
 
 RUNS_SHOWN = 10
-#: So many acts are shown of before that time, and so many of the day after it.
+#: Maximum actions shown before that time, and of the day after it.
 ACTS_SHOWN = 3
 
 
 class WhyPage(ScheduleActions):
-    """A page about one schedule, for whoever may view it."""
+    """A page about one schedule, for users who may view it."""
 
     def why_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Answer about the time that the address names, else how it stands now."""
+        """Explain the time in the address, or without one the current state."""
         schedule: Schedule | None = self.get_queryset(request).filter(pk=pk).first() if pk < 2**63 else None
         if not self.has_view_permission(request, schedule):
             raise PermissionDenied
@@ -45,7 +43,7 @@ class WhyPage(ScheduleActions):
                 runs = self._runs(request, schedule, moment)
             else:
                 lines = explain.explain_state(schedule, utcnow(), details=details)
-        except (ValueError, OverflowError) as wrong:  # InvalidRecurrence is one
+        except (ValueError, OverflowError) as wrong:  # including InvalidRecurrence
             error = str(wrong)
         return self.page(
             request, "schedule/why.html", _("Why did “%(name)s” run, or not?") % {"name": schedule.name}, typed=typed,
@@ -70,7 +68,6 @@ class WhyPage(ScheduleActions):
         ]
 
     def _pauses(self, request: HttpRequest, schedule: Schedule) -> list[Html]:
-        """Return links to the pauses that keep the schedule waiting, for users who may change them."""
         if not request.user.has_perm("django_delayq.change_control"):
             return []
         held = [row for row in ledger.held_back() if row.is_paused() and row.concerns(schedule.queue, schedule.task)]
@@ -78,7 +75,7 @@ class WhyPage(ScheduleActions):
         return [format_html(link, self.address("change", row.pk, model="control"), row) for row in held]
 
     def _acts(self, request: HttpRequest, schedule: Schedule, at: datetime) -> list[Event]:
-        """Return what people did shortly before and after that time, of what this person may view, the newest first."""
+        """Return actions shortly before and after that time that the user may view, newest first."""
         about: list[tuple[str, Schedule | Control]] = [("schedule", schedule)]
         if request.user.has_perm("django_delayq.view_control"):
             rows = Control.objects.all()

@@ -1,4 +1,4 @@
-"""Django's tasks framework on our queue: `TASKS = {"default": {"BACKEND": "django_delayq.backend.DelayQBackend"}}`."""
+"""Django's tasks framework on our queues: `TASKS = {"default": {"BACKEND": "django_delayq.backend.DelayQBackend"}}`."""
 
 from .backend import DelayQBackend
 

@@ -1,9 +1,9 @@
-"""The backend that `TASKS` names. Enqueues, reads results, and what people do to jobs; executes nothing.
+"""The backend that `TASKS` names: enqueues, reads results, cancels, moves and retries jobs. Executes nothing.
 
 Note [Before the apps are loaded]
-`@task` makes the backend as soon as a module with a task is imported, and a project may do that before Django's apps
-are loaded, where no model can be imported: in an app's `apps.py`, say. Django's own backends allow it, so do we. So
-this module imports none, but for the stores when the first job is enqueued or looked for.
+`@task` creates the backend when a module with a task is imported. A project may do that before Django's apps are
+loaded (in an app's `apps.py`), when models cannot be imported; Django's own backends allow it. So this module imports
+the stores only when a job is enqueued or looked up.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,12 +25,10 @@ from .preparing import Preparer, absolute, moment
 
 
 class DelayQBackend(BaseTaskBackend):
-    """Django's tasks on the queue of `manage.py delayq_worker`.
+    """Django's tasks on the queues of `manage.py delayq_worker`.
 
-    A job is a row of the ledger, in the caller's transaction: after a rollback there is none.
-
-    Guarantees: a job is executed at least once, not before its time, and one outcome of it is recorded. Does not
-    guarantee that a job is executed only once.
+    A job is a row of the ledger, in the caller's transaction: a rollback discards it. A job is executed at least once,
+    not before its time, and one outcome is recorded. It is not guaranteed to be executed only once.
     """
 
     task_class = DelayQTask
@@ -40,29 +38,21 @@ class DelayQBackend(BaseTaskBackend):
     supports_priority = True
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
-        """Take the alias and its settings, as Django hands them over.
-
-        Raises:
-            InvalidTaskBackend: OPTIONS has an unknown key or a wrong value; says what to write.
-        """
+        """Validate the alias' settings; raises InvalidTaskBackend if OPTIONS has an unknown key or a wrong value."""
         super().__init__(alias, dict(params))
         self.settings = parse(alias, self.options)
         others = type(self).validate_task is not DelayQBackend.validate_task
-        #: Of tasks by their paths, for jobs that say nothing themselves: see `calls/call.py`.
+        #: By task path, for jobs without retry options of their own: see `calls/call.py`.
         self.known_retries: dict[str, Retries] = {}
         self._preparer = Preparer(alias, self.validate_task, each_time=others)
 
     # -- Django's interface
 
     def validate_task(self, task: AnyTask) -> None:
-        """Check a task when it is made, and again when it is enqueued.
-
-        Raises:
-            InvalidTask: Says what is wrong.
-        """
+        """Check a task when it is created, and again when it is enqueued; raises InvalidTask."""
         after: Any = task.run_after
-        if isinstance(after, timedelta):  # Django's documentation allows it, its own check does not know it
-            absolute(task)  # made with an instant, which checks the copy
+        if isinstance(after, timedelta):  # Django documents it, but its check does not support it
+            absolute(task)  # creates a copy with an instant, which checks the copy
             return
         super().validate_task(task)
         if task.queue_name not in conf.get_config().queues:
@@ -77,10 +67,10 @@ class DelayQBackend(BaseTaskBackend):
             path_of(name, getattr(task, name, None))
 
     def enqueue(self, task: AnyTask, args: Any, kwargs: Any) -> AnyResult:  # type: ignore[override]
-        """Insert one job in the caller's transaction and return its result, still to come.
+        """Insert a job in the caller's transaction and return its pending result.
 
-        After the commit it is put into Redis; where Redis does not answer, a worker puts it there later. Where the
-        task's unique key is taken, the result is that of the job that has it.
+        After the commit the job is put into Redis; if Redis does not answer, a worker does it later. If another job
+        has the task's unique key, its result is returned.
 
         Raises:
             InvalidTask, InvalidArguments: The job can never be executed as it is.
@@ -89,10 +79,10 @@ class DelayQBackend(BaseTaskBackend):
         return self._traced([(task, args, kwargs)])[0]
 
     def enqueue_many(self, calls: Iterable[tuple[AnyTask, Iterable[Any], Mapping[str, Any]]]) -> list[AnyResult]:
-        """Insert one job for each (task, args, kwargs), all or none, in few statements; return their results in order.
+        """Insert a job for each (task, args, kwargs), all or none, in few statements; return their results in
+        sequence.
 
-        Raises:
-            InvalidTask, InvalidArguments, DatabaseError: See `enqueue`.
+        Raises what `enqueue` does.
         """
         return self._traced(calls)
 
@@ -113,7 +103,7 @@ class DelayQBackend(BaseTaskBackend):
         return [result for result, _ in items]
 
     def get_result(self, result_id: str) -> AnyResult:
-        """Return what stands of a job.
+        """Return the current result of a job.
 
         Raises:
             TaskResultDoesNotExist: No job of this alias has this id, or its result has expired.
@@ -133,7 +123,7 @@ class DelayQBackend(BaseTaskBackend):
         wait(result, timeout)
 
     async def await_(self, result: AnyResult, timeout: float | timedelta | None = None) -> None:
-        """Do as `wait` does, without blocking the event loop."""
+        """Like `wait`, without blocking the event loop."""
         from .waiting import await_
 
         await await_(result, timeout)
@@ -149,13 +139,13 @@ class DelayQBackend(BaseTaskBackend):
                 found.append(checks.Error(f"{text} which no worker serves.", hint=hint, id="delayq.E005"))
         return found
 
-    # -- more than Django's
+    # -- beyond Django's interface
 
     def cancel(self, result_id: str, *, running: bool = False, by: str = "") -> bool:
-        """Cancel a job that waits; its result is then failed, with the error JobCancelled. False where it has ended.
+        """Cancel a waiting job: its result is failed, with the error JobCancelled. False if it has ended.
 
-        `running`: where a worker has it, ask for its execution to be stopped; `by` says who. Within about two seconds
-        `TaskCancelled` is raised in the task, and it has failed then, whatever attempts it had left; see `Run.cancel`.
+        With `running`, a job that a worker has is requested to stop; `by` names the user. Within about two seconds
+        `TaskCancelled` is raised in the task, which has then failed, without further attempts; see `Run.cancel`.
 
         Raises:
             JobHeld: A worker has it: it runs, or is about to. Not with `running`.
@@ -175,17 +165,15 @@ class DelayQBackend(BaseTaskBackend):
         return True
 
     def reschedule(self, result_id: str, when: datetime | timedelta) -> bool:
-        """Let a job that waits start at another time (a timedelta counts from now). False where it has ended.
-
-        Raises:
-            JobHeld, TaskResultDoesNotExist, BrokerUnavailable: See `cancel`.
+        """Move the start of a waiting job (a timedelta counts from now). False if it has ended. Raises what `cancel`
+        does.
         """
         from . import store
 
         return store.move(self._find(result_id), moment(when))
 
     def retry(self, result_id: str) -> bool:
-        """Let a job that has failed wait again, with all its attempts. False where it has not failed.
+        """Enqueue a failed job again, with all its attempts. False if it has not failed.
 
         Raises:
             KeyTaken: Another job has its unique key.

@@ -1,6 +1,5 @@
-"""From calls of tasks to rows of jobs: checked, with their results. Writes nothing.
-
-What follows from the task alone is worked out once for all calls of one task.
+"""Turns calls of tasks into validated rows and results. Writes nothing. What depends on the task alone is computed
+once.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +24,7 @@ TaskCall = tuple[AnyTask, Iterable[Any], Mapping[str, Any]]
 
 
 class Prepared(NamedTuple):
-    """A task that is ready to be enqueued any number of times: with what its jobs' rows have in common."""
+    """A validated task, and what the rows of its jobs have in common."""
 
     task: AnyTask
     path: str
@@ -37,21 +36,20 @@ class Prepared(NamedTuple):
 
 
 class Preparer:
-    """Makes jobs for one backend. What it has worked out of the tasks that came last it need not do for each call."""
+    """Creates the jobs of one backend. Caches what it has computed for up to MOST tasks."""
 
     MOST = 256
 
     def __init__(self, alias: str, validate: Callable[[AnyTask], None], *, each_time: bool = False) -> None:
-        """Take what checks a task; `each_time` where its answer may change without the settings."""
+        """`validate` checks a task; `each_time` if its result may change while the settings do not."""
         self.alias, self._each_time, self._validate = alias, each_time, validate
-        self._known: dict[int, Prepared] = {}  # by the identity of a task, which is kept with it, and never changes
+        self._known: dict[int, Prepared] = {}  # by id(task): tasks are immutable, and kept here
         self._config: conf.Config | None = None
 
     def prepare(self, calls: Iterable[TaskCall]) -> "list[tuple[JobResult, RunRow]]":
-        """Return a result, still to come, and a row for each call.
+        """Return a pending result and a row for each call.
 
-        Raises:
-            InvalidTask, InvalidArguments, UnknownTask: One of the calls can never be executed as it is.
+        Raises InvalidTask, InvalidArguments or UnknownTask if a call can never be executed as it is.
         """
         from ..ledger.rows import RunRow  # see `backend.py`, Note [Before the apps are loaded]
 
@@ -89,7 +87,7 @@ class Preparer:
 
     def _prepared(self, task: AnyTask) -> Prepared:
         config = conf.get_config()
-        if config is not self._config:  # other settings: what was valid need not be any more
+        if config is not self._config:  # changed settings may invalidate tasks
             self._known, self._config = {}, config
         known = self._known.get(id(task))
         if known is None or self._each_time:
@@ -109,7 +107,7 @@ class Preparer:
             if getattr(task, "unique_until", None) == "end":
                 options["unique_until"] = "end"
         fresh = Prepared(with_instant, path, str(task.queue_name), int(task.priority), run_after, unique_key, options)
-        if run_after is None:  # else it may count from now
+        if run_after is None:  # otherwise it may count from now
             if len(self._known) >= self.MOST:
                 self._known.clear()
             self._known[id(task)] = fresh
@@ -117,11 +115,7 @@ class Preparer:
 
 
 def absolute(task: AnyTask) -> AnyTask:
-    """Return the task with an instant where it has a timedelta, which counts from now.
-
-    Raises:
-        InvalidTask: There is no such instant; or the task is not valid.
-    """
+    """Return the task with an instant for a timedelta, which counts from now; raise InvalidTask if it is not valid."""
     after: Any = task.run_after
     if not isinstance(after, timedelta):
         return task
@@ -132,5 +126,5 @@ def absolute(task: AnyTask) -> AnyTask:
 
 
 def moment(when: datetime | timedelta) -> datetime:
-    """Return an aware instant; a timedelta counts from now, a naive datetime is local."""
+    """Return an aware instant: a timedelta counts from now, a naive datetime is local."""
     return utcnow() + when if isinstance(when, timedelta) else when.astimezone(UTC)

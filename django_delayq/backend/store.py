@@ -1,10 +1,10 @@
-"""Jobs as rows of the ledger: enqueued, found, cancelled, moved, retried, and Redis after them. Checks no task.
+"""Jobs as rows of the ledger, then in Redis: enqueue, find, cancel, move, retry. Checks no task.
 
 Note [Row and Redis together]
-Whether a worker has a job only Redis knows, and whether a transaction is committed only the database. So a cancellation
-or a move first puts the job off in Redis by a minute, which fails where a worker has it; then it writes the row; and
-after the commit it does in Redis what the row says. Whatever is cut off on the way, the job comes due within that
-minute, and the worker that claims it does what the row says.
+Only Redis knows whether a worker has a job, only the database whether a transaction is committed. So a cancellation or
+a move first delays the job in Redis by a minute, which fails if a worker has it, then writes the row, and after the
+commit updates Redis from the row. If this is interrupted at any point, the job comes due within that minute, and the
+worker that claims it follows the row.
 """
 
 import warnings
@@ -26,15 +26,14 @@ from ..models import Run, Status
 from ..recurrence import from_ms, to_ms
 from ..recurrence.point import utcnow
 
-#: A job that is being cancelled or moved is put off by so long meanwhile.
+#: Delay of a job in Redis while it is being cancelled or moved.
 HOLD = timedelta(minutes=1)
 
 
 def enqueue(items: Sequence[tuple[AnyResult, RunRow]], sender: type) -> None:
-    """Insert jobs in the caller's transaction, have them put into Redis after its commit, and give the results ids.
+    """Insert jobs in the caller's transaction, put them into Redis after its commit, and set the ids of the results.
 
-    Raises:
-        DatabaseError: None was inserted.
+    Raises DatabaseError if none was inserted.
     """
     using = ledger.database()
     if not connections[using].in_atomic_block:
@@ -45,7 +44,7 @@ def enqueue(items: Sequence[tuple[AnyResult, RunRow]], sender: type) -> None:
         object.__setattr__(result, "id", row.result_id)
         if row is own:
             fresh.append((result, row))
-        else:  # of the job that has the key, which may be one of another alias
+        else:  # another job has the key; its alias may differ
             object.__setattr__(result, "task", as_called(result.task, row))
             object.__setattr__(result, "backend", row.backend)
     if fresh:
@@ -54,7 +53,7 @@ def enqueue(items: Sequence[tuple[AnyResult, RunRow]], sender: type) -> None:
 
 
 def _warn_of_others(using: str) -> None:
-    """Warn where a transaction is open on another database only: it does not cover the job."""
+    """Warn if the only open transaction is on another database: it does not cover the job."""
     for other in connections.all(initialized_only=True):
         if other.alias != using and other.in_atomic_block:
             warnings.warn(
@@ -71,11 +70,7 @@ def _tell_enqueued(results: Sequence[AnyResult], sender: type) -> None:
 
 
 def find(result_id: str) -> Run:
-    """Return the row of a job.
-
-    Raises:
-        TaskResultDoesNotExist: No job has this id, or its time is over.
-    """
+    """Return the row of a job; raise TaskResultDoesNotExist if there is none, or it has expired."""
     parsed = parse_id(result_id)
     row = None if parsed is None else ledger.find_job(*parsed)
     if row is None:
@@ -84,7 +79,7 @@ def find(result_id: str) -> Run:
 
 
 def cancel(job: Run, keep_seconds: float) -> bool:
-    """Cancel a job that waits; False where it has ended. See Note [Row and Redis together].
+    """Cancel a waiting job; False if it has ended. See Note [Row and Redis together].
 
     Raises:
         JobHeld: A worker has it.
@@ -95,7 +90,7 @@ def cancel(job: Run, keep_seconds: float) -> bool:
 
 
 def move(job: Run, when: datetime) -> bool:
-    """Let a job that waits start at another time; False where it has ended. Raises what `cancel` does."""
+    """Move the start of a waiting job; False if it has ended. Raises what `cancel` does."""
     due_at = from_ms(to_ms(max(when, utcnow())))
 
     def follow(broker: Broker) -> None:
@@ -128,9 +123,9 @@ def _held(job: Run) -> JobHeld:
 
 
 def retry(job: Run) -> bool:
-    """Let a job that has failed wait again, in the caller's transaction; False where it does not stand as it was read.
+    """Requeue a failed job in the caller's transaction; False if it has not failed or its row has changed since.
 
-    Needs no Redis: a sweep puts what cannot be put now.
+    Needs no Redis: if the job cannot be put there now, a sweep does it.
 
     Raises:
         KeyTaken: Another job has its unique key.

@@ -1,4 +1,4 @@
-"""Waits for the end of a job by asking the database. Enqueues nothing."""
+"""Waits for the end of a job by polling the database. Enqueues nothing."""
 
 import asyncio
 import time
@@ -13,20 +13,13 @@ from ..calls.compat import AnyResult
 from ..calls.context import EXECUTING
 from ..exceptions import WaitRefused
 
-#: Seconds from one look to the next: growing from the first to the last, by this factor.
+#: Seconds between polls: the first, the maximum, and the growth factor.
 FIRST_SECONDS, LAST_SECONDS, FACTOR = 0.02, 1.0, 1.25
 
 
 class Wait:
-    """One wait for one job: when it looks next, and until when."""
-
     def __init__(self, result: AnyResult, timeout: float | timedelta | None) -> None:
-        """Check that the job can end while the caller waits.
-
-        Raises:
-            ValueError, TypeError: The timeout is none.
-            WaitRefused: It cannot.
-        """
+        """`timeout` is in seconds, None for no limit; raises ValueError or TypeError if it is not valid."""
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         if seconds is not None and not seconds >= 0:
             raise ValueError(f"A timeout is 0 or more seconds, or None for none, not {timeout!r}.")
@@ -42,11 +35,7 @@ class Wait:
             )
 
     def look(self) -> bool:
-        """Say whether the job has ended; its result is refreshed then.
-
-        Raises:
-            WaitRefused, TaskResultDoesNotExist, DatabaseError: See `JobResult.wait`.
-        """
+        """Return whether the job has ended; its result is then refreshed. Raises what `JobResult.wait` does."""
         if not self.result.is_finished:
             self.result.refresh()
         if self.result.is_finished:
@@ -64,11 +53,7 @@ class Wait:
         return False
 
     def pause(self) -> float:
-        """Return the seconds until the next look.
-
-        Raises:
-            TimeoutError: The time is over.
-        """
+        """Return the seconds until the next poll; raise TimeoutError after the timeout."""
         seconds = self._pause
         self._pause = min(LAST_SECONDS, seconds * FACTOR)
         if self._end is not None:

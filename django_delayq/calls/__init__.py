@@ -1,4 +1,4 @@
-"""What a job is: its task, its options, its call and its result. Reads no server and no database."""
+"""A job's task, options, call and result. Connects to no server and no database."""
 
 from .call import Call, call_of
 from .context import JobContext

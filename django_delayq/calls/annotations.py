@@ -1,11 +1,11 @@
-"""What a task's annotations say of the JSON that it is called with. Judges only what it understands; calls nothing.
+"""Checks JSON arguments against a task's annotations. Judges only the annotations it supports; calls nothing.
 
-Note [What is judged]
-Arguments are stored as JSON, and a task is called with what JSON gives back: a date is its ISO text, a member of an
-enum its value, and the task makes an object of it. Understood are bool, int, float, str, date, datetime, `Literal`,
-enums of plain values, list and dict with what is in them, None, and unions of these. Everything else is not judged, nor
-is a value that equals the default. It is judged when a person or code gives new arguments, never when a task is
-executed: an annotation that is changed, or wrong, must not stop what ran yesterday.
+Note [Annotations are checked for new arguments only]
+A task is called with its arguments as JSON returns them: a date is its ISO text, an enum member its value, and the
+task converts it. Supported are bool, int, float, str, date, datetime, `Literal`, enums of plain values, list and dict
+with their contents, None, and unions of these. Other annotations, and values equal to the default, are not judged.
+Arguments are checked when a user or code enters them, never before an execution: a changed or wrong annotation must
+not stop a schedule that ran yesterday.
 """
 
 import inspect
@@ -24,7 +24,7 @@ from django.utils.translation import gettext_noop
 
 from ..text import HIDDEN, looks_secret, redact
 
-#: So much is quoted of a list or an object.
+#: Maximum characters quoted of a list or an object.
 MOST_QUOTED = 100
 
 
@@ -41,7 +41,7 @@ def _is_iso(kind: type[date]) -> Callable[[Any], bool]:
     return check
 
 
-#: What is said of a value of each type, and whether one is.
+#: Description and predicate of each type.
 _PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     bool: (gettext_noop("true or false"), lambda value: isinstance(value, bool)),
     int: (gettext_noop("a whole number"), lambda value: _is_number(value) and isinstance(value, int)),
@@ -57,17 +57,17 @@ _PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
 
 @lru_cache(maxsize=1000)
 def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the annotations of a function's parameters; those that cannot be evaluated are left out."""
+    """Return the annotations of a function's parameters, without those that cannot be evaluated."""
     plain, found = inspect.unwrap(function), {}
     for name, annotation in inspect.signature(plain).parameters.items():
-        with suppress(Exception):  # a name that is imported for type checkers only, or whatever evaluating it raises
+        with suppress(Exception):  # e.g. a name that is imported for type checkers only
             alone = SimpleNamespace(__annotations__={name: annotation.annotation})
             found[name] = get_type_hints(alone, getattr(plain, "__globals__", {}))[name]
     return found
 
 
 def choices_of(hint: Any) -> list[tuple[str, Any]]:
-    """Return name and value of each that a `Literal` or an enum of plain values allows; empty for other annotations."""
+    """Return (name, value) of each choice of a `Literal` or an enum of plain values; empty for other annotations."""
     if get_origin(hint) is Literal:
         return [(str(each), each.value if isinstance(each, Enum) else each) for each in get_args(hint)]
     if not isinstance(hint, type) or not issubclass(hint, Enum) or issubclass(hint, Flag):
@@ -77,12 +77,12 @@ def choices_of(hint: Any) -> list[tuple[str, Any]]:
 
 
 def options_of(hint: Any) -> tuple[Any, ...]:
-    """Return the annotations of which a union allows each, or the one."""
+    """Return the members of a union, or the annotation itself."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def wanted(hint: Any) -> str:
-    """Return words for what an annotation wants, empty where it is not judged."""
+    """Return a description of the values that an annotation allows, '' if it is not judged."""
     said = []
     for each in options_of(hint):
         if choices := choices_of(each):
@@ -95,7 +95,7 @@ def wanted(hint: Any) -> str:
 
 
 def find_misfit(name: str, hint: Any, value: Any) -> str | None:
-    """Return what is wrong with the value of a parameter, None where nothing is or the annotation is not judged."""
+    """Return the error of a parameter's value, None if it fits or the annotation is not judged."""
     words = wanted(hint)
     if not words:
         return None
@@ -108,10 +108,8 @@ def find_misfit(name: str, hint: Any, value: Any) -> str | None:
 def misfits(
     function: Callable[..., Any], signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the parameters whose values are none that the annotations want, and what is wrong.
-
-    Raises:
-        TypeError: The arguments do not fit the signature at all.
+    """Yield (parameter, error) for each value that does not fit; raise TypeError if the arguments do not fit the
+    signature.
     """
     hints = hints_of(function)
     for name, value in signature.bind(*args, **kwargs).arguments.items():
@@ -129,7 +127,7 @@ def misfits(
 
 
 def same(one: Any, other: Any) -> bool:
-    """Say whether two plain values are equal; True is not 1."""
+    """Return whether two plain values are equal; True is not 1."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
@@ -144,7 +142,7 @@ def _fits(hint: Any, value: Any) -> bool:
 
 
 def _within(name: str, hint: Any, value: Any) -> Iterator[str]:
-    """Yield what is wrong inside a list or an object, where the annotation says what belongs there."""
+    """Yield the errors inside a list or an object, if the annotation has the type of its items."""
     within = [each for each in options_of(hint) if get_origin(each) in (list, dict) and get_args(each)]
     pairs: Any = ()
     if len(within) == 1 and isinstance(value, list | tuple):

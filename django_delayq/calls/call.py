@@ -1,4 +1,4 @@
-"""What a job calls, and how often and how long: from its row, its task and its backend's options. Reads nothing."""
+"""What a job calls, with its retries and timeout: from its row, its task and its backend's options. Reads nothing."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,11 +12,7 @@ from .task import retries_of
 
 
 def backend_of(alias: str) -> Any:
-    """Return the backend of an alias.
-
-    Raises:
-        UnknownTask: TASKS has no such alias here, or it is not ours.
-    """
+    """Return the backend of an alias; raise UnknownTask if TASKS has no such alias here, or its backend is not ours."""
     try:
         backend: Any = task_backends[alias]
     except Exception as error:
@@ -27,7 +23,7 @@ def backend_of(alias: str) -> Any:
 
 
 def alias_for(queues: Iterable[str]) -> tuple[Any, str] | None:
-    """Return our first backend that takes jobs for one of these queues, and the queue. None if no backend does."""
+    """Return our first backend that takes jobs for one of these queues, and the queue; None if there is none."""
     for backend in _ours():
         served = [queue for queue in queues if not backend.queues or queue in backend.queues]
         if served:
@@ -50,7 +46,7 @@ def _ours() -> Iterator[Any]:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """What is executed of a job, in the words of a schedule's row."""
+    """A job's call, with the field names of a schedule's row."""
 
     task: str
     args: list[Any]
@@ -62,14 +58,14 @@ class Call:
     on_failure: str
     #: The backend of its alias.
     owner: Any
-    #: When it was to start, where that was said.
+    #: The requested start, if any.
     run_after: datetime | None
-    #: A job is handed over to no other backend.
+    #: Jobs are not handed over to other backends.
     backend: str = ""
 
 
 def call_of(row: Any, task: AnyTask, owner: Any) -> Call:
-    """Return the call of a row of the ledger. Where it says nothing of retries, the task does, else the options."""
+    """Return the call of a row. Retries come from the row, else from the task, else from the backend's options."""
     call, options = row.call or {}, row.options or {}
     retries = owner.known_retries.get(row.task)
     if retries is None:

@@ -1,18 +1,19 @@
-"""What a task logs and prints while it runs: the end of it, kept in memory until its outcome is recorded. Pure.
+"""The last output of each execution (logs, stdout, stderr), kept in memory until its outcome is recorded. Pure.
 
 Note [Heard beside the way]
-In a worker process a handler of the root logger and stand-ins for `sys.stdout` and `sys.stderr` note what a task says,
-by the context of its execution, and pass it on. A logger that does not propagate is not heard, and
-`logging.basicConfig()` in a task finds a handler and does nothing. Where the project has no handler,
-`logging.lastResort` is called, as without ours.
-Heard is what has the execution's context: the task's thread, its coroutines, `asyncio.to_thread`, `sync_to_async`, and
-threads that run in a copy of the context. What writes to the file descriptor itself, as child processes and code in C
-do, or to a stream that was kept from before, is not heard. A task that says nothing costs a context variable.
+In a worker, a handler of the root logger and replacements of `sys.stdout` and `sys.stderr` copy a task's output by the
+context of its execution, and pass it on. Loggers that do not propagate are not captured, and `logging.basicConfig()`
+in a task does nothing, because it finds a handler. If the project has no handler, `logging.lastResort` is called, as
+it would be without ours.
 
-Note [Nowhere to print]
-A worker's standard output may be closed, full, or a pipe whose reader is gone. Then each `print` of a task would raise,
-and each line of a command that is passed on. What cannot be written is dropped; what is noted is kept all the same.
-So the streams are replaced also where nothing is noted.
+Output is captured from code in the execution's context: the task's thread, its coroutines, `asyncio.to_thread`,
+`sync_to_async`, and threads that run in a copy of the context. Output to the file descriptor itself (child processes,
+C code), or to a stream saved earlier, is not captured. A task without output costs a context variable.
+
+Note [Output that cannot be written is dropped]
+A worker's standard output may be closed, full, or a pipe without a reader. Then each `print` of a task, and each line
+passed on from a command, would raise. So the streams are replaced even if nothing is captured. Captured output is kept
+in any case.
 """
 
 import logging
@@ -30,19 +31,19 @@ from typing import Any, TextIO
 
 from .side_channels import Guard
 
-#: So many characters more are kept than are wanted, for what the beginning of a text loses: see `Output.end`.
+#: Extra characters that are kept, because the first line may be cut: see `Output.end`.
 MARGIN = 4096
-#: Has a text be written by a call.
+#: Calls a writing function with a text, now or later.
 Put = Callable[[Callable[[str], object], str], object]
 _formatter = logging.Formatter()
-#: How much of an execution is kept in this process, in characters; 0 while nobody listens.
+#: Characters kept per execution; 0 if capturing is off.
 _most = 0
 
 
 class Output:
     """The last texts of one execution, whole: `most` characters or a little more. 0 keeps nothing.
 
-    A `TaskTimeout` that arrives in between leaves no lock locked (`with` on one of C does not), and drops nothing.
+    A `TaskTimeout` in between leaves no lock locked (`with` on a lock of C does not), and drops nothing.
     """
 
     __slots__ = ("_lock", "_most", "_size", "_texts")
@@ -53,7 +54,7 @@ class Output:
         self._lock = RLock()
 
     def add(self, text: str) -> None:
-        """Note a text, whatever the thread."""
+        """Append a text. Thread-safe."""
         with self._lock:
             if self._most:
                 self._texts.append(text[-self._most :])
@@ -63,9 +64,9 @@ class Output:
                     self._texts.popleft()
 
     def end(self) -> str:
-        """Return what was noted, and note nothing more.
+        """Return the captured text, and capture nothing more.
 
-        Where the beginning was dropped, so is the rest of its first line: half of a secret is not recognised as one.
+        If the beginning was dropped, so is the rest of its first line: half of a secret is not recognised as one.
         """
         with self._lock:
             most, self._most = self._most, 0
@@ -76,12 +77,12 @@ class Output:
         return text[line + 1 :] if line >= 0 else text[len(text) - most + MARGIN :]
 
 
-#: That of the execution in whose context the code runs.
+#: The output of the execution in whose context the code runs.
 current: ContextVar[Output | None] = ContextVar("delayq_output", default=None)
 
 
 def new_output() -> Output | None:
-    """Return what an execution that begins now is to be heard with; None where nobody listens."""
+    """Return the output of an execution that begins now; None if capturing is off."""
     return Output(_most) if _most else None
 
 
@@ -91,9 +92,9 @@ def _at_once(write: Callable[[str], object], text: str) -> None:
 
 @contextmanager
 def listening(most_bytes: int, put: Put = _at_once) -> Iterator[None]:
-    """Hear what tasks of this process say meanwhile, the last so many bytes; 0: nothing is noted.
+    """Capture the output of this process' tasks, the last `most_bytes` of each; 0 captures nothing.
 
-    See Note [Heard beside the way] and Note [Nowhere to print].
+    See Note [Heard beside the way] and Note [Output that cannot be written is dropped].
     """
     global _most
     before, ear = _most, _Ear()
@@ -112,12 +113,12 @@ def listening(most_bytes: int, put: Put = _at_once) -> Iterator[None]:
 
 @cache
 def nowhere() -> TextIO:
-    """Return what stands for a standard stream in a process that was started without it."""
+    """Return a replacement of a standard stream, for a process started without it."""
     return Path(os.devnull).open("w")
 
 
 class _Stream:
-    """In place of a standard stream: notes what is written, and has it be written; all else is the stream's own."""
+    """Replaces a standard stream: captures what is written, and passes it on. All else is the stream's own."""
 
     def __init__(self, stream: TextIO, name: str, put: Put) -> None:
         self.stream, self._put, self._guard = stream, put, Guard(f"Writing to {name}")
@@ -127,7 +128,7 @@ class _Stream:
 
     def write(self, text: Any) -> int:
         if not isinstance(text, str):
-            return self.stream.write(text)  # which says what is wrong with it
+            return self.stream.write(text)  # raises its own error
         output = current.get()
         if output is not None:
             output.add(text)
@@ -151,18 +152,18 @@ class _Stream:
 
 
 class _Ear(logging.Handler):
-    """Notes records for the execution that logs them. Has no lock of its own: a `TaskTimeout` could leave it locked."""
+    """Captures records for the execution that logs them. Has no lock, which a `TaskTimeout` could leave locked."""
 
     def handle(self, record: logging.LogRecord) -> bool:
         output = current.get()
         if output is not None:
-            with suppress(Exception):  # its handlers say what is wrong with it
+            with suppress(Exception):  # the project's handlers report it
                 output.add(_line(record))
         logger, last = logging.getLogger(record.name), logging.lastResort
         while not logger.handlers and logger.parent:
             logger = logger.parent
         if last and record.levelno >= last.level and logger.handlers == [self]:
-            token = current.set(None)  # or it would be heard twice
+            token = current.set(None)  # it writes to stderr: do not capture it twice
             try:
                 last.handle(record)
             finally:

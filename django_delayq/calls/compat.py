@@ -1,10 +1,10 @@
 """Django's tasks framework, from Django 6.0 itself or from its backport on Django 5.2.
 
-Note [Tasks of the backport]
-The backport may be there beside Django 6: Wagtail brings it, and makes its tasks with it. Both read `TASKS`, and whose
-backend an alias names decides of which of the two classes its tasks are, whichever `@task` makes them. So where the
-default is a backend of the backport, as in the settings that Wagtail describes, all tasks are of its class, ours too.
-They have the same fields and methods.
+Note [The default backend decides the class of tasks]
+The backport may be installed with Django 6: Wagtail requires it, and creates its tasks with it. Both read `TASKS`, and
+the backend of an alias determines the class of its tasks, whichever `@task` creates them. So if the default is a
+backend of the backport, as in Wagtail's documentation, all tasks have its class, including ours. Both classes have the
+same fields and methods.
 """
 
 import sys
@@ -56,7 +56,7 @@ def mail_connection() -> Any:
 
 
 def is_task(value: object) -> "TypeGuard[AnyTask]":
-    """Say whether this is a task, of Django or of its backport. See Note [Tasks of the backport]."""
+    """Return whether this is a task. See Note [The default backend decides the class of tasks]."""
     backport = getattr(sys.modules.get("django_tasks.base"), "Task", Task)
     return issubclass(type(value), (Task, backport))  # isinstance() would evaluate a lazy object of a foreign module
 

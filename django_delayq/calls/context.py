@@ -1,4 +1,4 @@
-"""What a task that takes the context receives. Holds values only."""
+"""The context that tasks with `takes_context` receive. Values only."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from ..models import Schedule
     from ..worker.held import Held
 
-#: What the present context executes.
+#: The entry that the current context executes.
 EXECUTING: "ContextVar[Held | None]" = ContextVar("delayq_executing", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionContext(TaskContext):  # type: ignore[misc, type-arg]  # the stubs differ from Django here
-    """Django's `TaskContext`, plus what every execution knows.
+    """Django's `TaskContext`, with the fields of every execution.
 
-    `idempotency_key` is the same text for every execution of one job or due point (retries, take-overs after a crash)
-    and for no other: executions are at-least-once, so hand it to whatever must not happen twice.
+    `idempotency_key` is the same for all executions of one job or due point (retries, take-overs after a crash) and
+    for no other. Executions are at-least-once: pass it to every API that must not act twice.
     """
 
     idempotency_key: str
@@ -29,24 +29,24 @@ class ExecutionContext(TaskContext):  # type: ignore[misc, type-arg]  # the stub
 
     @property
     def lease_lost(self) -> bool:
-        """True once this worker lost the lease, or gave the task up after its hard timeout.
+        """True once this worker has lost the lease, or abandoned the task after its hard timeout.
 
-        Another worker may run the same then, and what this one returns is not recorded: a long task should stop.
+        Another worker may then execute it, and the result of this one is not recorded: a long task should stop.
         """
         return self._lease_lost()
 
 
 class JobContext(ExecutionContext):
-    """What a task receives that runs as a job."""
+    """The context of a task that runs as a job."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext(ExecutionContext):  # type: ignore[misc]
-    """What a task receives that a schedule runs.
+    """The context of a task that a schedule runs.
 
-    `schedule` is the definition this run was started with, `due_at` the nominal instant (UTC).
+    `schedule` is the definition with which the run started, `due_at` its nominal instant (UTC).
     """
 
     schedule: "Schedule"
@@ -55,5 +55,5 @@ class RunContext(ExecutionContext):  # type: ignore[misc]
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, counted from 1; a take-over after a crash is no new attempt."""
+        """The number of this attempt, from 1; a take-over after a crash is not a new attempt."""
         return self.attempt_number

@@ -1,6 +1,6 @@
-"""`@periodic`: a schedule that stands beside its task in the code. Notes what is declared; writes and imports nothing.
+"""`@periodic` declares a schedule next to its task. Only records declarations; `declared` writes them to the database.
 
-Usable while apps are still being loaded: it knows neither models nor settings. `declared` brings it into the database.
+Can be used while apps are being loaded: needs neither models nor settings.
 """
 
 import json
@@ -20,12 +20,12 @@ from .validators import validate_json
 
 T = TypeVar("T", bound=AnyTask)
 LONGEST_NAME = 200
-#: An anchor and a zone for a rule that is made only to see whether it can be.
+#: Anchor of rules that are only created for validation.
 _SOME_DAY = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class ScheduleFields(TypedDict, total=False):
-    """What `@periodic` takes by keyword: `key`, and every field of a schedule that a person can edit."""
+    """The keywords of `@periodic`: `key`, and every field of a schedule that users can edit."""
 
     key: str
     name: str
@@ -65,9 +65,9 @@ class ScheduleFields(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One schedule as the code declares it: fields of `Schedule` that are not in `values` have their defaults.
+    """A declared schedule. Fields of `Schedule` missing in `values` have their defaults.
 
-    `key` tells it from every other, across releases; `module` is where it is declared.
+    `key` identifies it across releases; `module` is where it is declared.
     """
 
     key: str
@@ -77,25 +77,25 @@ class Declared:
     func: Callable[..., Any] = field(repr=False, compare=False)
 
 
-#: By module, task and key: a module that is loaded again replaces its own.
+#: By (module, task, key): a module that is loaded again replaces its own.
 _made: dict[tuple[str, str, str], Declared] = {}
 
 
 def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], T]:
     """Declare a schedule for a task: `@periodic("0 9 * * 1-5", timezone="Europe/Riga")` above `@task`.
 
-    Exactly one of `cron`, `every` (a timedelta) and `at` (a datetime) says when; the other keywords are the fields of
-    `Schedule`. A datetime without a zone is read in `timezone`, which must then be given. The task is returned as it
-    is, so several declarations may stand above each other. Nothing is scheduled until `manage.py delayq_sync`.
+    Takes exactly one of `cron`, `every` (a timedelta) and `at` (a datetime); the other keywords are fields of
+    `Schedule`. A naive datetime is read in `timezone`, which is then required. Several declarations may be stacked,
+    since the task is returned unchanged. Nothing is scheduled until `manage.py delayq_sync`.
 
-    `key` tells this schedule from every other, by default its `name`, by default the path of the task. As long as the
-    key stays, everything else may be changed in the code, also the function's name; another key is another schedule.
+    `key` identifies the schedule; the default is its `name`, whose default is the path of the task. While the key is
+    unchanged, all else may change in the code, also the function's name; another key is another schedule.
 
     Raises:
-        InvalidRecurrence: The recurrence or a policy is none; names the field.
-        InvalidArguments: `args` and `kwargs` do not fit the signature of the task, or are no plain JSON.
-        TypeError: An unknown keyword, or this stands below `@task` or without parentheses.
-        ValueError: This task has a schedule of that key already; or key or name are no text of 1 to 200 characters.
+        InvalidRecurrence: The recurrence or a policy is not valid; names the field.
+        InvalidArguments: `args` and `kwargs` do not fit the signature of the task, or are not plain JSON.
+        TypeError: An unknown keyword; or the decorator is below `@task` or without parentheses.
+        ValueError: This task has a schedule with that key; or key or name is not a text of 1 to 200 characters.
     """
     if not isinstance(cron, str):
         raise TypeError('@periodic needs to be told when: @periodic("0 9 * * 1-5"), or every=timedelta(minutes=15).')
@@ -117,12 +117,12 @@ def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], 
 
 
 def made() -> list[Declared]:
-    """Return everything that was declared in the modules imported so far, in no particular order."""
+    """Return everything declared in the modules imported so far, in no particular sequence."""
     return list(_made.values())
 
 
 def forget(declared: Declared) -> None:
-    """Take a declaration back. For tests."""
+    """Remove a declaration. For tests."""
     del _made[declared.module, declared.task, declared.key]
 
 
@@ -140,7 +140,7 @@ def _declare(task: AnyTask, module: str, values: Mapping[str, Any], key: str | N
 
 
 def _values(cron: str, fields: ScheduleFields) -> dict[str, Any]:
-    """Return the fields of the schedule, with its kind, arguments as JSON gives them back, and instants in its zone."""
+    """Return the fields of the schedule, with its kind, arguments as JSON returns them, and instants in its zone."""
     values: dict[str, Any] = {**fields}
     values.pop("key", None)
     every, at = values.get("every"), values.get("at")
@@ -160,13 +160,13 @@ def _values(cron: str, fields: ScheduleFields) -> dict[str, Any]:
             values[name] = values[name].module_path
     for name in ("at", "start_at", "end_at"):
         value = values.get(name)
-        if isinstance(value, datetime) and value.tzinfo is None and "timezone" in values:  # else it is refused
+        if isinstance(value, datetime) and value.tzinfo is None and "timezone" in values:  # otherwise it is refused
             values[name] = instant_of(value, get_zone(values["timezone"]), name)
     return values
 
 
 def _check_rule(values: Mapping[str, Any]) -> None:
-    """See that recurrence and policies can be made. What depends on settings or the clock is for the model to say."""
+    """Check recurrence and policies. The model checks what depends on settings or the clock."""
     rule: Recurrence
     if values["kind"] == "cron":
         options = {name: values[name] for name in ("timezone", "dst_gap", "dst_overlap") if name in values}
@@ -180,7 +180,7 @@ def _check_rule(values: Mapping[str, Any]) -> None:
 
 
 def _module() -> str:
-    """Return the name of the module that is being imported, whatever functions the call came through."""
+    """Return the name of the module that is being imported, however deep the call is."""
     frame = sys._getframe(1)
     while frame.f_code.co_name != "<module>" and frame.f_back is not None:
         frame = frame.f_back

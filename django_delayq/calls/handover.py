@@ -1,9 +1,9 @@
-"""Which TASKS backends there are, and whether one of them takes a task. Enqueues nothing: `worker/calling.py` does.
+"""The TASKS backends, and whether one of them accepts a task. Enqueues nothing: `worker/calling.py` does.
 
 Note [As the task says]
-A schedule that is handed over decides when, not how: the task keeps its own `queue_name`, because `Schedule.queue`
-names a queue of our workers, and its own priority where the schedule's is 0. What the backend cannot do (that queue, a
-priority, a coroutine) Django's own `validate_task` refuses, so that the same rules hold as for `task.enqueue()`.
+The schedule decides when a task is handed over, the task decides how: it keeps its `queue_name`, because
+`Schedule.queue` is a queue of our workers, and its priority if the schedule's is 0. Django's own `validate_task`
+refuses what the backend does not support (that queue, a priority, a coroutine), as it does for `task.enqueue()`.
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ LEAST_PRIORITY, MOST_PRIORITY = -100, 100
 
 
 class HandoverRefused(DelayQError, ValueError):
-    """The TASKS backend that a schedule names does not exist, or does not take the task like this.
+    """A schedule's TASKS backend does not exist, or does not accept the task like this.
 
-    Trying again cannot help. `field` is the model field to blame: `backend` or `priority`.
+    A retry cannot help. `field` is the invalid model field: `backend` or `priority`.
     """
 
     def __init__(self, message: str, *, field: str = "backend") -> None:
@@ -31,21 +31,21 @@ class HandoverRefused(DelayQError, ValueError):
 
 
 class HandoverFailed(DelayQError):
-    """A TASKS backend answered at once that the task has failed, or could not be started. The message has its error."""
+    """A TASKS backend reported immediately that the task failed or could not start. The message contains its error."""
 
 
 def backends() -> Mapping[str, str]:
-    """Return the aliases of TASKS, each with the name of its backend's class. Imports none of them."""
+    """Return the aliases of TASKS, each with the class name of its backend. Imports none of them."""
     settings = task_backends.settings
     return {alias: str(params.get("BACKEND", "")).rpartition(".")[2] for alias, params in settings.items()}
 
 
 def prepare(task: AnyTask, backend: str, priority: int) -> AnyTask:
-    """Return the task as this backend takes it; a priority of 0 is the task's own. See Note [As the task says].
+    """Return the task for this backend; a priority of 0 means the task's own. See Note [As the task says].
 
     Raises:
-        HandoverRefused: There is no such backend, or it does not take the task like this; the message says why.
-        Exception: What the backend raises while it is made.
+        HandoverRefused: The backend does not exist, or does not accept the task like this; the message says why.
+        Exception: What the backend raises when it is created.
     """
     if backend not in task_backends.settings:
         hint = did_you_mean(backend, backends())
@@ -55,7 +55,7 @@ def prepare(task: AnyTask, backend: str, priority: int) -> AnyTask:
     except ImproperlyConfigured as error:
         raise HandoverRefused(f"The TASKS backend {backend!r} cannot be used: {redact_text(str(error))}") from error
     except Exception as error:
-        # how `validate_task` refuses; a backend made for the backport does so in its words, whatever Django this is
+        # The refusal of `validate_task`. Backends for the backport raise its exceptions, with any version of Django.
         if not isinstance(error, InvalidTask) and type(error).__name__ not in ("InvalidTask", "InvalidTaskError"):
             raise
         reason, field = _explain(task, backend, priority, str(error))
@@ -64,19 +64,19 @@ def prepare(task: AnyTask, backend: str, priority: int) -> AnyTask:
 
 
 def find_refusal(task: AnyTask, backend: str, priority: int) -> HandoverRefused | None:
-    """Return why the backend would not take the task, None where it would. Never raises."""
+    """Return why the backend would not accept the task, None if it would. Never raises."""
     try:
         prepare(task, backend, priority)
     except HandoverRefused as refusal:
         return refusal
-    except Exception as error:  # somebody else's code
+    except Exception as error:  # third-party code
         text = redact_text(f"{type(error).__name__}: {error}")
         return HandoverRefused(f"The TASKS backend {backend!r} cannot be used: {text}")
     return None
 
 
 def _explain(task: AnyTask, backend: str, priority: int, said: str) -> tuple[str, str]:
-    """Return what the backend said with the way out, and the field to blame."""
+    """Return the backend's message with the way out, and the invalid field."""
     target = task_backends[backend]
     said = said.rstrip(".")
     if not LEAST_PRIORITY <= (priority or task.priority) <= MOST_PRIORITY:

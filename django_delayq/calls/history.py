@@ -1,23 +1,23 @@
-"""Attempts as they are kept, of due points and of jobs alike: values and their JSON. Reads nothing, knows no model.
+"""Stored attempts of due points and jobs: values and their JSON. Reads nothing, knows no model.
 
-Note [What is kept of attempts]
-An attempt is kept as {"number", "started", "finished", "worker", "title", "trace"}: ms since the epoch or null, a line,
-a text. So that no row and no text in Redis grows without limit, the first attempt and the newest ones are kept,
-MOST_ATTEMPTS in all, and of these the first and the newest keep their tracebacks, MOST_TRACES in all: what began the
-trouble, and what it looks like now. Numbers go on where attempts are left out, so that a reader sees the gap.
-Where a worker died, nobody knows how the attempt ended: it has neither an end nor an error, and says so.
+Note [The first and the newest attempts are kept]
+An attempt is stored as {"number", "started", "finished", "worker", "title", "trace"}: ms since the epoch or null, a
+line, a text. To limit the size of a row, at most MOST_ATTEMPTS attempts are kept, the first and the newest, and
+MOST_TRACES of them, again the first and the newest, keep their tracebacks: they show how the trouble began and what it
+is now. Numbers are not reassigned, so that readers see the gap. If a worker died, the end of its attempt is unknown:
+it has neither an end nor an error, and the title NOT_ENDED.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-#: So many attempts are kept: the first one and the newest.
+#: Maximum attempts kept.
 MOST_ATTEMPTS = 100
-#: So many of them keep their tracebacks: the first one and the newest.
+#: Maximum attempts that keep their tracebacks.
 MOST_TRACES = 10
-#: So much of a traceback is kept, from its end, and so much of a line and of a worker's name.
+#: Maximum characters: of a traceback, from its end; of a line and of a worker's name.
 MOST_TRACE, MOST_LINE = 20_000, 200
-#: What the reasons of ours stand for that name no error.
+#: Class paths for our reasons that name no error class.
 _OWN = {
     "cancelled": "django_delayq.exceptions.TaskCancelled",
     "timeout": "django_delayq.exceptions.TaskTimeout",
@@ -28,7 +28,7 @@ NOT_ENDED = "its worker did not end it"
 
 
 class Attempt(NamedTuple):
-    """One execution, from 1 on. `title` is '' where it has succeeded or still runs, `worker` where that is unknown."""
+    """One execution; `number` begins at 1. `title` is '' if it succeeded or is running, `worker` is '' if unknown."""
 
     number: int
     started: int | None
@@ -39,20 +39,20 @@ class Attempt(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """False where its worker died."""
+        """False if its worker died."""
         return self.title != NOT_ENDED
 
 
 def followed_by(
     attempts: Sequence[Attempt], started: int | None, finished: int | None, worker: str, title: str, trace: str = ""
 ) -> list[Attempt]:
-    """Return attempts and one more, all that is to be kept of them. See Note [What is kept of attempts]."""
+    """Return attempts and one more, bounded. See Note [The first and the newest attempts are kept]."""
     number = attempts[-1].number + 1 if attempts else 1
     return bounded([*attempts, Attempt(number, started, finished, worker, title, trace)])
 
 
 def bounded(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Return what is to be kept of attempts. See Note [What is kept of attempts]."""
+    """Return the attempts to keep. See Note [The first and the newest attempts are kept]."""
     if len(attempts) > MOST_ATTEMPTS:
         attempts = [attempts[0], *attempts[1 - MOST_ATTEMPTS :]]
     newest = len(attempts) - MOST_TRACES
@@ -68,7 +68,7 @@ def _cut(attempt: Attempt, *, traced: bool) -> Attempt:
 
 
 def path_of_title(title: str) -> str:
-    """Return the class path of the error that a title or a reason names, as Django's `TaskError` has it."""
+    """Return the class path of the error that a title or a reason names, as in Django's `TaskError`."""
     path = title.partition(": ")[0]
     own = _OWN.get(title.partition(" by ")[0])
     return own or (path if "." in path else f"builtins.{path}")
@@ -80,13 +80,13 @@ def to_json(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
 
 
 def from_json(value: Any) -> list[Attempt]:
-    """Return the attempts of such JSON. What is none is left out."""
+    """Parse attempts; invalid ones are left out."""
     found = [_read(item) for item in value] if isinstance(value, list) else []
     return [attempt for attempt in found if attempt is not None]
 
 
 def as_ms(value: Any) -> int | None:
-    """Return a number of JSON, None for anything else."""
+    """Return an integer of JSON, None for anything else."""
     return value if isinstance(value, int) else None
 
 

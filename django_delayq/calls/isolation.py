@@ -1,6 +1,6 @@
-"""How a task asks for a process of its own. Only notes it; `worker/processes/isolated.py` has it executed there.
+"""Marks tasks to be executed in a process of their own; `worker/processes/isolated.py` executes them.
 
-Usable while apps are still being loaded: it knows neither models nor settings.
+Can be used while apps are being loaded: needs neither models nor settings.
 """
 
 import os
@@ -16,7 +16,7 @@ _MARK = "delayq_isolation"
 
 
 class Isolation(NamedTuple):
-    """What was asked for: at most so much address space (MiB); None is no limit."""
+    """The requested isolation: maximum address space in MiB; None for no limit."""
 
     memory_mb: int | None = None
 
@@ -26,12 +26,12 @@ def isolated(task: T) -> T: ...
 @overload
 def isolated(*, memory_mb: int | None = None) -> Callable[[T], T]: ...
 def isolated(task: Any = None, *, memory_mb: int | None = None) -> Any:
-    """Have a task executed in a process of its own, as `@task(isolation="process")` does: whatever makes the task.
+    """Execute a task in a process of its own, as `@task(isolation="process")` does, whichever backend the task has.
 
-    Stands above or below `@task`. Holds where `delayq_worker` executes the task, for schedules and for jobs.
+    Works above or below `@task`. Applies if `delayq_worker` executes the task, for schedules and for jobs.
 
     Raises:
-        InvalidTask: `memory_mb` is no whole number of MiB from 64 on.
+        InvalidTask: `memory_mb` is not an integer of at least 64.
     """
     mark = _checked(PROCESS, memory_mb)
 
@@ -43,7 +43,7 @@ def isolated(task: Any = None, *, memory_mb: int | None = None) -> Any:
 
 
 def isolation_of(task: AnyTask) -> Isolation | None:
-    """Return what a task has asked for; None where it is executed in the worker's own process."""
+    """Return the isolation of a task; None if it is executed in the worker's own process."""
     if getattr(task, "isolation", None) == PROCESS:
         return Isolation(getattr(task, "memory_mb", None))
     found: Isolation | None = getattr(task.func, _MARK, None)
@@ -51,11 +51,7 @@ def isolation_of(task: AnyTask) -> Isolation | None:
 
 
 def validate_isolation(task: AnyTask) -> None:
-    """Check what a task says of it by its options.
-
-    Raises:
-        InvalidTask: It asks for something that there is not.
-    """
+    """Check the isolation options of a task; raise InvalidTask if one is not valid."""
     isolation, memory_mb = getattr(task, "isolation", None), getattr(task, "memory_mb", None)
     if not isolation is memory_mb is None:
         _checked(isolation, memory_mb)
@@ -72,5 +68,5 @@ def _checked(isolation: Any, memory_mb: Any) -> Isolation:
 
 
 def is_possible() -> bool:
-    """Say whether this system has what it takes: process groups and signals of POSIX."""
+    """Return whether this system has POSIX process groups and signals."""
     return os.name == "posix"

@@ -14,24 +14,24 @@ MAX_SECONDS = 366 * DAY_SECONDS
 
 
 class Retries(NamedTuple):
-    """How often and how long a job is tried. None where nothing is said; `timeout` 0 is none."""
+    """Retry options; None if not set. `timeout` 0 means no timeout."""
 
     max_attempts: int | None = None
     backoff: float | None = None
     timeout: float | None = None
 
     def over(self, other: "Retries") -> "Retries":
-        """Return these, and where nothing is said the other's."""
+        """Return these, with the other's values where not set."""
         return Retries._make(theirs if mine is None else mine for mine, theirs in zip(self, other, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `TASKS[alias]["OPTIONS"]` says. Durations are in seconds."""
+    """The values of `TASKS[alias]["OPTIONS"]`. Durations are in seconds."""
 
-    #: For so long the row of a job that succeeded, or was cancelled while it waited, is kept; 0 keeps none.
+    #: Retention of rows of jobs that succeeded, or were cancelled while waiting; 0 keeps none.
     result_ttl: float = DAY_SECONDS
-    #: For so long the row of one that failed is kept.
+    #: Retention of rows of jobs that failed.
     failure_ttl: float = 30 * DAY_SECONDS
     max_attempts: int = 1
     backoff: float = 10.0
@@ -39,17 +39,13 @@ class Options:
     tasks: Mapping[str, Retries] = field(default_factory=dict)
 
     def retries_of(self, path: str) -> Retries:
-        """Return what counts for a task where neither the call nor the decorator says anything."""
+        """Return the defaults for a task whose call and decorator do not set them."""
         own = Retries(self.max_attempts, self.backoff, self.timeout)
         return self.tasks[path].over(own) if path in self.tasks else own
 
 
 def parse(alias: str, raw: Any) -> Options:
-    """Return the options of a backend.
-
-    Raises:
-        InvalidTaskBackend: An unknown option or a wrong value; the message says what to write instead.
-    """
+    """Return the options of a backend; raise InvalidTaskBackend for an unknown option or a wrong value."""
     where = f"TASKS[{alias!r}]['OPTIONS']"
     if not isinstance(raw, Mapping):
         raise InvalidTaskBackend(f"{where} must be a dict, not {type(raw).__name__}.")
@@ -79,11 +75,7 @@ def _tasks(where: str, value: Any) -> dict[str, Retries]:
 
 
 def checked(name: str, value: Any) -> Any:
-    """Return the value of an option.
-
-    Raises:
-        ValueError: It is no such value; the message says what is.
-    """
+    """Return the value of an option; raise ValueError if it is not valid."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if name == "max_attempts":
         fits, wanted = whole and 1 <= value <= 1_000, "a whole number from 1 to 1,000"
@@ -101,11 +93,7 @@ NAMES = ("on_success", "on_failure")
 
 
 def path_of(name: str, value: object) -> str:
-    """Return the path of the task that an option names, '' for none.
-
-    Raises:
-        InvalidTask: It is neither a task nor a text.
-    """
+    """Return the path of the task that an option names, '' for none; raise InvalidTask unless it is task or text."""
     if is_task(value):
         return str(value.module_path)
     if value is not None and not isinstance(value, str):
@@ -114,11 +102,11 @@ def path_of(name: str, value: object) -> str:
 
 
 def callbacks_of(task: AnyTask) -> dict[str, str]:
-    """Return the paths that a task names for its success and its failure, as far as it names any.
+    """Return the paths of the task's on_success and on_failure, if set.
 
     Raises:
-        InvalidTask: They are no tasks.
-        UnknownTask: No installed app offers such a task.
+        InvalidTask: One is not a task.
+        UnknownTask: No installed app offers it.
         InvalidArguments: It does not take the id of a result.
     """
     paths = {name: path for name in NAMES if (path := path_of(name, getattr(task, name, None)))}

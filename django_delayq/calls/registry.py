@@ -1,5 +1,5 @@
-"""The `@task` functions of the installed apps: what can be scheduled and executed. Nothing else can: no dotted path
-from a form, the database or Redis is ever imported.
+"""The `@task` functions of the installed apps: only these can be scheduled and executed. No dotted path from a form,
+the database or Redis is ever imported.
 """
 
 import inspect
@@ -21,18 +21,18 @@ from ..text import did_you_mean, redact_signature
 from .commands import COMMAND_TASK
 from .compat import AnyTask, is_task
 
-#: What delivers one message of an alert.
+#: The task that delivers one message of an alert.
 ALERT_TASK = "django_delayq.tasks.deliver_alert"
 
-#: Folders of installed packages: apps in them are not the project's own.
+#: Folders of installed packages: their apps are not the project's own.
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
 
 
 class BrokenModule(NamedTuple):
-    """A task module that cannot be imported. Its tasks are missing; those of all other modules are there.
+    """A task module that cannot be imported. Its tasks are missing; all other modules are not affected.
 
-    `package` is the missing one where an installed app, not the project's own, asks for a package that is not
-    installed. Many packages have a `tasks.py` for an optional dependency, so this is no error.
+    `package` is the missing package if the module belongs to an installed app, not to the project. Many packages have
+    a `tasks.py` for an optional dependency, so this is not an error.
     """
 
     app: str
@@ -49,12 +49,9 @@ _broken: list[BrokenModule] = []
 
 
 def get_tasks() -> Mapping[str, AnyTask]:
-    """Return every task by its path, in order of path. The modules are imported at the first call.
-
-    A module that cannot be imported offers none: see `broken_modules`.
-    """
+    """Return all tasks, sorted by path. The first call imports the modules; see `broken_modules` for failed imports."""
     global _tasks, _broken
-    # A module that failed at first may have been imported since by other code, which then has its tasks.
+    # Other code may have imported a failed module since; then its tasks are available.
     if _tasks is None or any(each.module in sys.modules for each in _broken):
         _tasks, _broken = _discover()
     return _tasks
@@ -67,24 +64,24 @@ def broken_modules() -> Sequence[BrokenModule]:
 
 
 def find_broken(path: str) -> BrokenModule | None:
-    """Return the broken module of the app that a task's path belongs to: the task may be there once it is mended."""
+    """Return the broken module of the app that a task's path belongs to: it may contain the task."""
     names = [app.name for app in apps.get_app_configs() if path.startswith(f"{app.name}.")]
-    owner = max(names, key=len, default="")  # an app may lie within another one
+    owner = max(names, key=len, default="")  # an app may be inside another one
     return next((each for each in broken_modules() if each.app == owner), None)
 
 
 def find_task(path: str) -> AnyTask | None:
-    """Return the task of a path, also of one that TASK_ALIASES still knows it by; None where no installed app has it.
+    """Return the task of a path or of a former path in TASK_ALIASES; None if no installed app has it.
 
-    An alias is followed once, from a name that no task has to one that a registered task has. So it opens nothing that
-    could not be scheduled by its own name, and takes no task's place.
+    An alias is followed once, from a path without a task to a registered task. So it allows nothing that could not be
+    scheduled by its own path, and hides no task.
     """
     tasks = get_tasks()
     return tasks.get(path) or tasks.get(conf.get_config().task_aliases.get(path, ""))
 
 
 def current_name(path: str) -> str:
-    """Return the path of the task that a path stands for; the path itself where no installed app has the task."""
+    """Return the path of the task that a path or alias names; the path itself if no installed app has the task."""
     task = find_task(path)
     return path if task is None else str(task.module_path)
 
@@ -95,11 +92,7 @@ def former_names(path: str) -> list[str]:
 
 
 def get_task(path: str) -> AnyTask:
-    """Return the task of a path, or of an alias: see `find_task`.
-
-    Raises:
-        UnknownTask: No installed app offers it; the message names the nearest one that exists.
-    """
+    """Return the task of a path or alias: see `find_task`. Raise UnknownTask if no installed app offers it."""
     task = find_task(path)
     if task is None:
         if path == COMMAND_TASK:
@@ -117,7 +110,7 @@ def get_task(path: str) -> AnyTask:
 
 
 def module_names() -> list[str]:
-    """Return the paths of the modules that tasks are looked for in, whether or not they are there."""
+    """Return the paths of the modules in which tasks are searched, whether or not they exist."""
     return [path for path, _ in _modules()]
 
 
@@ -127,7 +120,7 @@ def _modules() -> list[tuple[str, AppConfig]]:
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
-    """Discover anew at the next call, where a test has changed what there is."""
+    """Discover again at the next call, after a test has changed the settings."""
     global _tasks
     if setting in ("DELAYQ", "INSTALLED_APPS"):
         _tasks = None
@@ -155,22 +148,18 @@ def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Sig
 
 
 def shown_signature(task: AnyTask) -> inspect.Signature:
-    """Return the signature for people to read: without the defaults of parameters whose names look secret."""
+    """Return the signature for display: without the defaults of parameters whose names look secret."""
     return redact_signature(signature(task))
 
 
 def parameters_of(path: str) -> list[inspect.Parameter] | None:
-    """Return the parameters of a task as a caller sees them, None where no installed app offers it."""
+    """Return the parameters of a task as a caller sees them, None if no installed app offers it."""
     task = find_task(path)
     return None if task is None else list(signature(task).parameters.values())
 
 
 def check_call(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Check that a task can be called with these arguments.
-
-    Raises:
-        InvalidArguments: They do not fit the signature, which the message shows.
-    """
+    """Raise InvalidArguments, with the signature, if a task cannot be called with these arguments."""
     try:
         signature(task).bind(*args, **kwargs)
     except TypeError as error:
@@ -178,7 +167,7 @@ def check_call(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def fits(task: AnyTask, args: Sequence[Any]) -> bool:
-    """Say whether the task takes so many positional arguments, whatever else it needs."""
+    """Return whether the task takes these positional arguments, whatever else it requires."""
     try:
         signature(task).bind_partial(*args)
     except TypeError:
@@ -187,7 +176,7 @@ def fits(task: AnyTask, args: Sequence[Any]) -> bool:
 
 
 def _exists(path: str) -> bool:
-    """Say whether there is such a module. A missing package on the way is a no; a broken one is an error."""
+    """Return whether a module exists. A missing parent package means no; a broken one raises."""
     try:
         return find_spec(path) is not None
     except ModuleNotFoundError as error:
@@ -216,16 +205,16 @@ def _discover() -> tuple[dict[str, AnyTask], list[BrokenModule]]:
 
 
 def _describe(path: str, app: AppConfig, error: BaseException) -> BrokenModule:
-    """Describe why a module cannot be imported, with the last line of the app's own code that took part."""
+    """Describe why a module cannot be imported, with the last frame in the app's own code."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(app.path)]
     last = (own or frames)[-1]
     where = f"{last.filename}, line {last.lineno}"
-    if isinstance(error, SyntaxError):  # it has no frame
+    if isinstance(error, SyntaxError):  # without a frame of its own
         where = f"{error.filename}, line {error.lineno}"
     package, link = "", error
     if not isinstance(error, ModuleNotFoundError) and error.__context__ is not None:
-        link = error.__context__  # a package may catch the first error, and raise its own advice
+        link = error.__context__  # a package may catch it and raise its own advice
     if isinstance(link, ModuleNotFoundError) and _INSTALLED.intersection(Path(app.path).parts):
         package = (link.name or "").partition(".")[0]
     reason = f"{type(error).__name__}: {error} ({where})"

@@ -20,7 +20,7 @@ _ID = re.compile(rf"([1-9][0-9]{{0,17}})-([A-Za-z0-9_-]{{{LENGTH}}})")
 
 
 def new_tokens(count: int) -> list[str]:
-    """Return so many tokens, each of 132 random bits."""
+    """Return `count` tokens of 132 random bits each."""
     random = urlsafe_b64encode(os.urandom(18 * count)).decode()
     return [random[at : at + LENGTH] for at in range(0, 24 * count, 24)]
 
@@ -28,13 +28,13 @@ def new_tokens(count: int) -> list[str]:
 def key_hash(path: str, key: str) -> str:
     """Return the hash of a task's unique key: 32 hexadecimal digits, which every collation compares exactly.
 
-    Keys of different tasks never meet.
+    It includes the path, so that keys of different tasks never collide.
     """
     return hashlib.sha256(f"{path}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def result_id(pk: int, token: str) -> str:
-    """Return the id of a job's result; Django keeps it below 64 characters."""
+    """Return the id of a job's result; Django's limit is 64 characters."""
     return f"{pk}-{token}"
 
 
@@ -50,45 +50,43 @@ _STATUS = {
     "lost": TaskResultStatus.FAILED,
     "running": TaskResultStatus.RUNNING,
 }
-#: The error of a job that was cancelled while it waited.
 _CANCELLED = "django_delayq.exceptions.JobCancelled"
-#: The reason of a job that succeeded, and whose result was too large to be kept: its error says so.
+#: The reason of a job that succeeded, but whose result was too large to store.
 TOO_LARGE = "django_delayq.exceptions.ResultTooLarge"
 
 
 def local(instant: datetime | None) -> datetime | None:
-    """Return an instant as Django's `timezone.now()` would: aware, or local where the project is naive."""
+    """Return an instant as Django's `timezone.now()` would: aware, or local if USE_TZ is False."""
     return instant if instant is None or conf.use_tz() else datetime.fromtimestamp(instant.timestamp())  # noqa: DTZ006
 
 
 class JobResult(AnyResult):
-    """Django's `TaskResult` of a job of ours."""
-
     __slots__ = ()
 
     @property
     def return_value(self) -> Any:
-        """What the task returned.
+        """The return value of the task.
 
         Raises:
-            ResultTooLarge: It was too large to be kept; `errors` ends with that too. A ValueError, as the others are.
+            ResultTooLarge: It was too large to store; the last of `errors` says so too. A ValueError.
             ValueError: The task failed, or has not finished yet.
         """
         value = super().return_value
-        last = self.errors[-1] if len(self.errors) == len(self.worker_ids) else None  # else of an attempt before
+        last = self.errors[-1] if len(self.errors) == len(self.worker_ids) else None  # otherwise of an earlier attempt
         if last is not None and last.exception_class_path == TOO_LARGE:
             raise ResultTooLarge(self.errors[-1].traceback)
         return value
 
     def wait(self, timeout: float | timedelta | None = None) -> Self:
-        """Wait until the job has ended, and return this result, refreshed: successful or failed, but finished.
+        """Wait until the job has ended, successful or failed, and return this result, refreshed.
 
-        `timeout` is in seconds, 0 to look once, None for ever. The database is asked at once, after 20 ms, and
-        then more and more seldom, once a second at last.
+        `timeout` is in seconds, 0 to query once, None for no limit. The database is queried immediately, after 20 ms,
+        and then at growing intervals of at most one second.
 
         Raises:
-            TimeoutError: The time is over; a TimeoutError. The job goes on.
-            WaitRefused: It cannot end before this returns: a transaction is open here, or nothing is sent to Redis.
+            TimeoutError: The timeout has passed. The job continues.
+            WaitRefused: It cannot end while the caller waits: a transaction is open, or this process does not use
+                Redis.
             TaskResultDoesNotExist: No job has this id, or its result has expired.
         """
         backend: Any = self.task.get_backend()
@@ -96,14 +94,14 @@ class JobResult(AnyResult):
         return self
 
     async def await_(self, timeout: float | timedelta | None = None) -> Self:
-        """Do as `wait` does, without blocking the event loop. Cancelled, it leaves nothing behind."""
+        """Like `wait`, without blocking the event loop. Can be cancelled safely."""
         backend: Any = self.task.get_backend()
         await backend.await_(self, timeout)
         return self
 
 
 def as_called(task: AnyTask, row: Any) -> AnyTask:
-    """Return a task as the job of this row was enqueued."""
+    """Return a task as it was when the job of this row was enqueued."""
     run_after = local(row.due_at) if row.due_at > row.created_at else None
     wanted = row.backend, row.queue, row.priority, run_after
     if wanted == (task.backend, task.queue_name, task.priority, task.run_after):
@@ -114,10 +112,10 @@ def as_called(task: AnyTask, row: Any) -> AnyTask:
 def new_result(
     task: AnyTask, row: Any, call: Any = None, attempts: Sequence[Attempt] = (), *, begun: bool = False
 ) -> AnyResult:
-    """Return what stands of a job as Django shows it; what was before it was retried by hand is not shown.
+    """Return a job's result as Django shows it. Attempts before a manual retry are left out.
 
-    `attempts` are those that the row keeps apart: `history.from_json(row.attempts)`. `begun`: its `attempt` is that of
-    the execution that begins, in the worker.
+    `attempts` are those stored in the row: `history.from_json(row.attempts)`. `begun`: the row's `attempt` counts the
+    execution that is starting in the worker.
     """
     call = call or row.call or {}
     status = _STATUS.get(row.status, TaskResultStatus.READY)

@@ -1,9 +1,9 @@
-"""Keeps what runs beside the work from deciding its outcome: logs, output, metrics, traces, pings, alerts, receivers.
+"""Isolates work from failures of side channels: logs, output, metrics, traces, pings, alerts, receivers.
 
 Note [Cut off]
-An error of a side channel is cut off: the work goes on, and its outcome stays its own. Each cause is logged once in a
-process, since a broken span processor fails at each execution. The line has no traceback, which could show a secret.
-It is logged in an empty context, so that it is no part of what the running task has said.
+Errors of side channels are suppressed: the work continues, and its outcome is not affected. Each cause is logged once
+per process, since a broken span processor fails at each execution. The line has no traceback, which could show a
+secret. It is logged in an empty context, so that it is not captured as output of the running task.
 """
 
 import logging
@@ -21,27 +21,27 @@ from django.dispatch import Signal
 
 from ..text import redact_text
 
-#: The loggers of this package: what their handlers raise reaches no caller.
+#: The loggers of this package: exceptions of their handlers reach no caller.
 LOGGERS = ("django_delayq", *(f"django_delayq.{name}" for name in ("sources", "sync", "worker")))
-#: So many causes are told apart in a process; further ones are not logged.
+#: Maximum causes logged per process.
 MOST_CAUSES = 1000
 
 logger = logging.getLogger("django_delayq.worker")
-#: Passes a record of this package to a handling function; in a worker the log's thread calls it. None: called at once.
+#: Passes a record to a handling function; in a worker, through the log's thread. None: handled in the calling thread.
 deliver: Callable[[Callable[[logging.LogRecord], object], logging.LogRecord], object] | None = None
 _logged: set[tuple[str, type[BaseException]]] = set()
 
 
 class Guard:
-    """A context that cuts off what a side channel raises: see Note [Cut off]. May be used again and by any thread.
+    """A context that suppresses exceptions of a side channel: see Note [Cut off]. Reusable and thread-safe.
 
-    It cuts off each `Exception`. Pass BaseException where no `TaskTimeout` and no KeyboardInterrupt can arrive.
+    It suppresses `Exception`. Pass BaseException where no `TaskTimeout` and no KeyboardInterrupt can arrive.
     """
 
     __slots__ = ("_cut", "_what")
 
     def __init__(self, what: str, cut: type[BaseException] = Exception) -> None:
-        """`what` failed, as the subject of a sentence."""
+        """`what` is the subject of the logged sentence "... failed"."""
         self._what, self._cut = what, cut
 
     def __enter__(self) -> None:
@@ -57,9 +57,9 @@ class Guard:
 
 
 def send(signal: Signal, name: str, *, cut: type[BaseException] = Exception, **named: Any) -> None:
-    """Send a signal to all its receivers; `name` is what people call it. See `Guard` for `cut`.
+    """Send a signal to all its receivers; `name` is for the log. See `Guard` for `cut`.
 
-    Not by `send_robust`, which logs each failure with its traceback, and ends at a receiver without a `__qualname__`.
+    `send_robust` would log each failure with its traceback, and fail at a receiver without a `__qualname__`.
     """
     if signal.receivers:
         synchronous, asynchronous = signal._live_receivers(named["sender"])
@@ -71,7 +71,7 @@ def send(signal: Signal, name: str, *, cut: type[BaseException] = Exception, **n
 
 
 def note_failure(what: str, error: BaseException, say: Callable[[str], object] | None = None) -> None:
-    """Log a cause once in this process, or `say` it. Never raises."""
+    """Log a cause once in this process, or pass it to `say`. Never raises."""
     cause = what, type(error)
     if cause in _logged or len(_logged) >= MOST_CAUSES:
         return
@@ -92,18 +92,18 @@ def _described(error: BaseException) -> str:
 
 
 def say_on_stderr(text: str) -> None:
-    """Print a line, where stderr can be written."""
+    """Print a line to stderr, if it can be written."""
     with suppress(Exception):
         sys.stderr.write(f"{text}\n")
 
 
 def note_handler_failure(error: BaseException) -> None:
-    """Print what a log handler, filter or record factory raised, once for each cause: the log may be what is broken."""
+    """Print the exception of a log handler, filter or record factory, once per cause; the log itself may be broken."""
     note_failure("A log handler", error, say_on_stderr)
 
 
 def guard_loggers() -> None:
-    """Cut off what log handlers, filters and record factories raise for records of this package, in each process."""
+    """Suppress exceptions of log handlers, filters and record factories for records of this package."""
     for name in LOGGERS:
         _guard_logger(logging.getLogger(name))
 

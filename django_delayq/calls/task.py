@@ -14,16 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayQTask(Task):  # type: ignore[type-arg]
-    """What `@task` makes where its backend is ours.
+    """The class of tasks with our backend.
 
-    `max_attempts`: how often it is tried in all; `backoff`: the delay after the first failure, doubling; `timeout`: how
-    long an attempt may take (seconds or timedelta). None: as the backend's options say. `unique_key`: while a job of
-    this task with the same key waits, enqueueing another one returns that one's result.
-    `on_success`, `on_failure`: a task, or its path, of which a job is enqueued when this one has ended so, with the id
-    of its result as the only argument.
+    `max_attempts`: attempts in all; `backoff`: delay after the first failure, doubling; `timeout`: maximum duration of
+    an attempt (seconds or timedelta); None: the backend's options apply. `unique_key`: while a job of this task with
+    the same key waits, enqueueing another one returns the result of the first. `on_success`, `on_failure`: a task, or
+    its path, that is enqueued after this outcome, with the result id as its only argument.
 
-    `isolation="process"`: executed in a process of its own, which may have `memory_mb` MiB of address space (None: as
-    much as there is). That is the task's, and not to be chosen by `using()`.
+    `isolation="process"`: executed in a process of its own, with at most `memory_mb` MiB of address space (None: no
+    limit). These two cannot be changed by `using()`.
     """
 
     max_attempts: int | None = None
@@ -67,15 +66,15 @@ class DelayQTask(Task):  # type: ignore[type-arg]
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
     def enqueue_many(self, calls: Iterable[tuple[Iterable[Any], dict[str, Any]]]) -> "list[JobResult]":
-        """Enqueue one job for each (args, kwargs), in few round trips; return their results in the same order."""
+        """Enqueue a job for each (args, kwargs), in few round trips; return their results in the same sequence."""
         backend: Any = self.get_backend()
         return list(backend.enqueue_many((self, args, kwargs) for args, kwargs in calls))
 
 
 def as_enqueued(task: AnyTask, **values: Any) -> AnyTask:
-    """Return a copy with the values that it was enqueued with, without validating it.
+    """Return a copy with the values of its enqueueing, without validation.
 
-    It was valid then. What the settings say now, such as fewer queues, must hide no result and stop no job.
+    It was valid then. Later settings, such as fewer queues, must not hide a result or stop a job.
     """
     made: AnyTask = object.__new__(type(task))
     for item in fields(task):
@@ -84,11 +83,7 @@ def as_enqueued(task: AnyTask, **values: Any) -> AnyTask:
 
 
 def retries_of(task: Any) -> Retries:
-    """Return what a task says of its retries; nothing, where it is not of our class.
-
-    Raises:
-        InvalidTask: One of the values is wrong.
-    """
+    """Return a task's own retry options, empty if its class is not ours; raise InvalidTask if a value is wrong."""
     if not isinstance(task, DelayQTask):
         return Retries()
     try:
@@ -99,11 +94,7 @@ def retries_of(task: Any) -> Retries:
 
 
 def unique_key_of(task: Any) -> str:
-    """Return a task's unique key, '' for none.
-
-    Raises:
-        InvalidTask: It is no text, or too long; or it is to be held until something else than the start or the end.
-    """
+    """Return a task's unique key, '' for none; raise InvalidTask if it or `unique_until` is not valid."""
     key, until = getattr(task, "unique_key", None), getattr(task, "unique_until", None)
     if until not in (None, "start", "end"):
         raise InvalidTask(f"unique_until must be 'start' or 'end', not {until!r}.")

@@ -1,20 +1,20 @@
-"""OpenTelemetry's traces: from an enqueueing, an edit or an order to what is executed. Imports it where TRACES is True.
+"""OpenTelemetry's traces: from an enqueueing, an edit or a run now to its execution. Imported only if TRACES is True.
 
 Note [Parent]
-By OpenTelemetry's conventions for messaging an execution is a span of the kind CONSUMER. What somebody has asked for
-once, a job or a run now, is a child of the span in which that was done, so that a trace that begins with a request
-shows what the request has caused. Its row carries the span. The due points of a schedule are no part of the request
-that saved it, perhaps years ago: each begins a trace of its own.
+By OpenTelemetry's messaging conventions an execution is a span of the kind CONSUMER. The span of a job or a run now is
+a child of the span that requested it, which the row carries: a trace that begins with a request shows what the request
+caused. Each due point of a schedule begins a trace of its own: it is not part of the request that saved the schedule,
+perhaps years ago.
 
 Note [Nothing while idle]
-A worker asks Redis several times a second whether something is due. Where a client of Redis or a database is
-instrumented, each question would be a trace. So the worker's own threads are quiet: what they ask makes no spans. Only
-executions are traced, and what tasks do in them.
+A worker queries Redis several times a second. With an instrumented client of Redis or the database, each query would
+be a trace. So the worker's own threads suppress instrumentation; only executions are traced, and what tasks do in
+them.
 
 Note [A tracer that fails]
-The SDK lets through what a span processor raises. So each touch of the tracer is within TRACER: without a span the work
-goes on. A processor that blocks delays one thread only. For an execution that is the slot's thread, before the call and
-after the record; for an enqueueing it is the caller's.
+The SDK lets exceptions of span processors through. So every call of the tracer is within TRACER: the work continues
+without a span. A processor that blocks delays one thread only: the slot's, before the call and after the record, or
+the caller's, when it enqueues.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,9 +24,9 @@ from typing import Any
 from .. import conf
 from .side_channels import Guard
 
-#: What is carried: W3C's headers. Not `baggage`: nobody knows what a project puts there, and Redis would show it.
+#: The W3C headers that are carried. Not `baggage`: its content is the project's, and Redis would show it.
 PARENT, STATE = "traceparent", "tracestate"
-#: A longer `tracestate` is left out, as W3C allows from here on.
+#: Maximum characters of `tracestate`: W3C allows dropping a longer one.
 MOST_STATE = 512
 SYSTEM = "django_delayq"
 #: See Note [A tracer that fails].
@@ -34,20 +34,19 @@ TRACER = Guard("OpenTelemetry's tracer")
 
 
 def is_on() -> bool:
-    """Say whether DELAYQ["TRACES"] is True."""
+    """Return whether DELAYQ["TRACES"] is True."""
     return conf.get_config().traces
 
 
 def tracer() -> Any:
-    """Return our tracer, of whatever provider the project has set."""
+    """Return our tracer, from the provider that the project has set."""
     from opentelemetry import trace
 
     return trace.get_tracer("django_delayq")
 
 
 def carrier() -> dict[str, str]:
-    """Return the span of this moment as W3C's headers, to be carried along; empty where there is none, or traces are
-    off."""
+    """Return the current span as W3C headers; empty if there is none, or traces are off."""
     if not is_on():
         return {}
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -59,13 +58,13 @@ def carrier() -> dict[str, str]:
 
 
 def as_options() -> dict[str, Any] | None:
-    """Return the span of this moment as options of a row that is made now; None where there is none."""
+    """Return the current span as options of a new row; None if there is none."""
     carried = carrier()
     return {"trace": carried} if carried else None
 
 
 def context_of(carried: Mapping[str, str]) -> Any:
-    """Return the context that was carried; an empty one where there was none, or it cannot be read."""
+    """Return the carried context; an empty one if there was none, or it cannot be read."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -73,7 +72,7 @@ def context_of(carried: Mapping[str, str]) -> Any:
 
 
 def ids(span: Any = None) -> dict[str, str]:
-    """Return the ids of a span, by default of this moment's, for lines of a log; empty where there is none."""
+    """Return the ids of a span (default: the current one) for log lines; empty if there is none."""
     if span is None:
         if not is_on():
             return {}
@@ -89,7 +88,7 @@ def ids(span: Any = None) -> dict[str, str]:
 
 @contextmanager
 def within(span: Any) -> Iterator[None]:
-    """Have this be the current span; where it is None, nothing changes."""
+    """Make this the current span; None changes nothing."""
     if span is None:
         yield
         return
@@ -104,14 +103,14 @@ def within(span: Any) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Make no spans of what is asked of Redis and the database meanwhile. See Note [Nothing while idle]."""
+    """Suppress spans of Redis and database queries. See Note [Nothing while idle]."""
     if not is_on():
         yield
         return
     from opentelemetry import context
 
-    key = context._SUPPRESS_INSTRUMENTATION_KEY  # by which instrumentations ask; the function that sets it is in none
-    token = context.attach(context.set_value(key, True))  # of the packages that are needed
+    key = context._SUPPRESS_INSTRUMENTATION_KEY  # read by instrumentations; the function that sets it
+    token = context.attach(context.set_value(key, True))  # is in a package that we do not require
     try:
         yield
     finally:
@@ -120,7 +119,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def enqueueing() -> Iterator[Callable[[Sequence[Any]], None]]:
-    """Make a span of an enqueueing; yields what is to be told of its results. Only where traces are on."""
+    """Trace an enqueueing; yields a function that takes its results. Only if traces are on."""
     from opentelemetry.trace import INVALID_SPAN, SpanKind, Status, StatusCode
 
     attributes = {"messaging.system": SYSTEM, "messaging.operation.name": "send", "messaging.operation.type": "send"}

@@ -1,4 +1,4 @@
-"""Checks on values that people type. Reads no database."""
+"""Validates values that users enter. Reads no database."""
 
 import json
 import re
@@ -14,21 +14,17 @@ _UNSTORABLE_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
 
 
 def is_storable(text: str) -> bool:
-    """Say whether every database stores a text: it has no NUL and no half of a surrogate pair."""
+    """Return whether every database can store a text: without NUL and surrogates."""
     return not _UNSTORABLE.search(text)
 
 
 def read_key(text: str) -> int | None:
-    """Return the primary key that a text says, None where it says none."""
+    """Return the primary key in a text, None if it is not one."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
 def validate_json(args: Any, kwargs: Any) -> None:
-    """Check that arguments are a list and a dict of plain JSON of at most 64 KiB.
-
-    Raises:
-        InvalidArguments: Names what is wrong: the container, NaN or infinity, a NUL character, depth or size.
-    """
+    """Raise InvalidArguments unless arguments are a list and a dict of plain JSON of at most 64 KiB."""
     if not isinstance(args, list):
         raise InvalidArguments(f"args must be a JSON list such as [1, 2], not {type(args).__name__}.")
     if not isinstance(kwargs, dict):
@@ -39,11 +35,7 @@ def validate_json(args: Any, kwargs: Any) -> None:
 
 
 def validate_call(args: Any, kwargs: Any) -> None:
-    """Check that the arguments of a job, a list and a dict of JSON's types, are stored by every database.
-
-    Raises:
-        InvalidArguments: Names what is wrong, as `validate_json` does.
-    """
+    """Raise InvalidArguments unless every database can store a job's arguments: a list and a dict of JSON's types."""
     try:
         text = _encode([args, kwargs])
     except (TypeError, ValueError, RecursionError) as error:
@@ -56,7 +48,7 @@ def validate_call(args: Any, kwargs: Any) -> None:
 
 
 def find_unstorable(text: str) -> str:
-    """Return what it is in a text of JSON, made without escapes, that not every database stores; '' for nothing."""
+    """Return a description of what not every database stores in a JSON text without escapes; '' for nothing."""
     found = _UNSTORABLE_JSON.search(text)
     if found is None:
         return ""
@@ -66,7 +58,7 @@ def find_unstorable(text: str) -> str:
 
 
 def too_large(size: int) -> InvalidArguments:
-    """Return the error about arguments of so many bytes."""
+    """Return the error for arguments of `size` bytes."""
     return InvalidArguments(
         f"The arguments are {size:,} bytes of JSON; at most {MAX_ARGUMENT_BYTES:,} (64 KiB) are allowed. "
         "Store large values elsewhere and pass a key."
@@ -74,7 +66,7 @@ def too_large(size: int) -> InvalidArguments:
 
 
 def not_plain(error: Exception) -> InvalidArguments:
-    """Return the error about arguments that JSON does not hold, as its own error says."""
+    """Return the error for arguments that are not JSON, with the encoder's message."""
     return InvalidArguments(
         f"The arguments are not plain JSON: {error}. Allowed are text, finite numbers, true, false, null, "
         "lists and objects."
@@ -82,11 +74,7 @@ def not_plain(error: Exception) -> InvalidArguments:
 
 
 def storable_json(value: Any) -> bytes:
-    """Return JSON of any size as every database can store it, in UTF-8.
-
-    Raises:
-        InvalidArguments: Names what is wrong: NaN or infinity, a NUL character, half of a surrogate pair, depth.
-    """
+    """Return JSON of any size, in UTF-8; raise InvalidArguments if not every database can store it."""
     _check_shape(value)
     try:
         return _encode(value).encode()

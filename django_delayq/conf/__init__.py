@@ -1,11 +1,10 @@
 """The `DELAYQ` setting: validated, with defaults. The only module that reads Django's settings.
 
 Note [No Redis in tests]
-A test suite has a database of its own, but the Redis of the settings, where the workers of development wait. So nothing
-is sent there while Django's test environment is set up, as its runner and pytest-django do it. What
-`setup_test_environment()` keeps for its own end tells that, and nothing else does: a database may have any name, and
-e-mail in memory or instrumented templates are found in development too. What a test starts has no such environment, but
-inherits NO_REDIS, which stands there meanwhile.
+A test suite has its own database, but shares the configured Redis with development workers. So nothing is sent to Redis
+while Django's test environment is set up, as its runner and pytest-django do. The only sign of it is the data that
+`setup_test_environment()` saves for its end: databases have any name, and development also uses e-mail in memory and
+instrumented templates. A subprocess of a test has no such environment, but inherits NO_REDIS, which tests set.
 """
 
 import logging
@@ -32,9 +31,9 @@ logger = logging.getLogger("django_delayq")
 
 Value = TypeVar("Value")
 
-#: The environment variable that, not empty, keeps a process from Redis. See Note [No Redis in tests].
+#: Environment variable that keeps a process from Redis unless empty. See Note [No Redis in tests].
 NO_REDIS = "DELAYQ_NO_REDIS"
-#: Whether this process was started with it. What it gets later is for those that it starts.
+#: Whether this process was started with NO_REDIS. A later value is for its subprocesses.
 _INHERITED = bool(os.environ.get(NO_REDIS))
 _NOT_MIRRORED = gettext_noop("DELAYQ['MIRROR'] is False")
 _IN_A_TEST = gettext_noop("This is a test, and DELAYQ['REDIS_IN_TESTS'] is not True")
@@ -42,7 +41,7 @@ _IN_A_RUNNER = gettext_noop("A Runner of django_delayq.testing is active")
 _STARTED_BY_A_TEST = gettext_noop("DELAYQ_NO_REDIS is in the environment, as tests set it for what they start")
 _marked = _INHERITED
 _logged: set[str] = set()
-#: How many `without_redis` are under way.
+#: Number of active `without_redis` blocks.
 _runners = 0
 QUEUE_NAME = rules.QUEUE_NAME
 PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -57,44 +56,44 @@ def _setting(default: Value, rule: rules.Rule) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What `settings.DELAYQ` says, with the defaults filled in. Durations are in the unit of their name."""
+    """The validated `settings.DELAYQ` with defaults. Durations are in the unit of their name."""
 
     redis: str = _setting("default", rules.ALIAS)
     prefix: str = _setting("delayq", rules.text(PREFIX, "1 to 64 characters of A-Z a-z 0-9 _ . : -"))
     queues: tuple[str, ...] = _setting(("default",), rules.QUEUES)
-    #: For each queue where it is a mapping, whose values are held to the same rule.
+    #: A mapping has the number for each queue; the rule applies to its values.
     shards: int | Mapping[str, int] = _setting(1, rules.number(1, MAX_SHARDS, whole=True))
-    #: Renewed after a third of it: sooner than a score that was lost under a lease comes due, see `upsert.lua`.
+    #: Renewed after a third of it: sooner than a score lost under a lease comes due, see `upsert.lua`.
     lease_seconds: float = _setting(30, rules.number(1, 120))
     drain_seconds: float = _setting(25, rules.number(0, 3600))
-    #: Of what an execution has logged and printed; 0: nothing is kept.
+    #: Maximum stored bytes of what an execution logs and prints; 0 stores nothing.
     max_output_bytes: int = _setting(64 * 1024, rules.number(0, 512 * 1024, whole=True))
     max_result_bytes: int = _setting(64 * 1024, rules.number(1024, 64 * 1024 * 1024, whole=True))
-    #: By name or label of an app where it is a mapping, and `*` for the rest.
+    #: A mapping is by name or label of an app, with `*` for the rest.
     task_modules: tuple[str, ...] | Mapping[str, Sequence[str]] = _setting(("tasks",), rules.MODULES)
-    #: Former paths of tasks, and what they are called now. See `registry.find_task`.
+    #: Former paths of tasks and their present paths. See `registry.find_task`.
     task_aliases: Mapping[str, str] = field(default_factory=dict, metadata={"rule": rules.RENAMED})
     mirror: bool = _setting(True, rules.BOOLEAN)
     redis_in_tests: bool = _setting(False, rules.BOOLEAN)
-    #: By outcome where it is a mapping; None and what it does not name is kept for ever.
+    #: A mapping is by outcome. None, or an outcome that is missing, is kept for ever.
     history_days: int | Mapping[str, int | None] | None = _setting(None, rules.HISTORY)
     sync_after_migrate: bool = _setting(False, rules.BOOLEAN)
-    #: Whoever has it may read the metrics of the web view; empty: nobody.
+    #: Bearer token for the metrics view; empty closes that view.
     metrics_token: str = field(default="", repr=False, metadata={"rule": rules.TOKEN})
     traces: bool = _setting(False, rules.TRACES)
     commands: tuple[str, ...] = _setting((), rules.COMMANDS)
     command_memory_mb: int | None = _setting(None, rules.MEMORY)
-    #: None: nobody looks, nobody is told, and nothing is pinged.
+    #: None: no checks, no messages and no pings.
     alerts: AlertSettings | None = None
 
     # Constants, which settings do not change. Tests shorten them.
     #: Take-overs after which an execution is recorded as lost.
     max_reclaims: int = 3
-    #: Longest wait of an idle worker between two looks into Redis, in seconds. A lost hint delays work by so much.
+    #: Longest wait of an idle worker between two queries of Redis, in seconds: the delay after a lost hint.
     idle_cap_seconds: float = 30
-    #: Time that a task has to react to its timeout, in seconds.
+    #: Time in which a task can react to its timeout, in seconds.
     timeout_grace_seconds: float = 10
-    #: Running time from which on an execution has a row with the status `running`, in seconds.
+    #: Running time after which an execution gets a row with the status `running`, in seconds.
     running_after_seconds: float = 1
     #: Entries per claim, per write to the ledger and per settlement. Larger batches block Redis for longer.
     batch_size: int = 100
@@ -102,18 +101,18 @@ class Config:
     min_interval_seconds: float = 1
 
     def days_kept(self, outcome: str) -> int | None:
-        """Return for how many days runs of this outcome are kept; None for ever."""
+        """Return the days for which runs with this outcome are kept; None for ever."""
         days = self.history_days
         return days.get(outcome) if isinstance(days, Mapping) else days
 
     def shard_count(self, queue: str) -> int:
-        """Return the number of shards of a queue; a queue that SHARDS does not name has one."""
+        """Return the number of shards of a queue; 1 if SHARDS does not name it."""
         if isinstance(self.shards, int):
             return self.shards
         return self.shards.get(queue, 1)
 
     def modules_of(self, app: AppConfig | None = None) -> Sequence[str]:
-        """Return the names of the modules of an app that offer tasks; without one those of the most."""
+        """Return the names of an app's task modules, or the default names without an app."""
         modules = self.task_modules
         if not isinstance(modules, Mapping):
             return modules
@@ -122,23 +121,23 @@ class Config:
 
 
 def get_config() -> Config:
-    """Return the validated configuration. Its `mirror` is False wherever `why_no_redis` has a reason.
+    """Return the validated configuration. `mirror` is False if `why_no_redis` has a reason.
 
     Raises:
-        ImproperlyConfigured: An unknown key or a value of the wrong type; the message says what to write instead.
+        ImproperlyConfigured: There is an unknown key or an invalid value; the message says what to write instead.
     """
     return _load_without_redis() if why_no_redis() else _load()
 
 
 def mirrors() -> bool:
-    """Say whether the settings let schedules be mirrored; what goes with that in the database is also done in tests."""
+    """Return whether the settings enable the sync. Tests do the part of it that is in the database."""
     return _load().mirror
 
 
 def why_no_redis() -> str:
-    """Return why this process sends Redis nothing, '' where it may. The only place where that is chosen.
+    """Return why this process sends nothing to Redis, '' if it may. No other function decides this.
 
-    A reason is logged once; what is started from a test inherits it. The text is to be translated where it is shown.
+    Logs each reason once. The subprocesses of a test inherit it. Translate the text for display.
 
     Raises:
         ImproperlyConfigured: See `get_config`.
@@ -161,13 +160,13 @@ def why_no_redis() -> str:
 
 
 def is_test() -> bool:
-    """Say whether this process is a test suite's. See Note [No Redis in tests]."""
+    """Return whether this process runs a test suite. See Note [No Redis in tests]."""
     return hasattr(getattr(sys.modules.get("django.test.utils"), "_TestState", None), "saved_data")
 
 
 @contextmanager
 def without_redis() -> Iterator[None]:
-    """Send Redis nothing meanwhile, whatever the settings are. For tests."""
+    """Send nothing to Redis within this block, whatever the settings say. For tests."""
     global _runners
     _runners += 1
     try:
@@ -178,27 +177,27 @@ def without_redis() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def use_tz() -> bool:
-    """Say whether the project stores aware datetimes."""
+    """Return whether the project uses aware datetimes."""
     return bool(settings.USE_TZ)
 
 
 def project_timezone() -> str:
-    """Return the name of the project's zone, the default for a new schedule."""
+    """Return the project's time zone, the default for a new schedule."""
     return str(settings.TIME_ZONE or "UTC")
 
 
 def mail_from() -> tuple[str, str]:
-    """Return who mail to the admins comes from, and what its subject begins with."""
+    """Return the sender and the subject prefix of mail to the admins."""
     return str(settings.SERVER_EMAIL), str(settings.EMAIL_SUBJECT_PREFIX)
 
 
 def admins() -> list[str]:
-    """Return the addresses of ADMINS, which Django 5.2 has as pairs."""
+    """Return the addresses of ADMINS, which are pairs in Django 5.2."""
     return [each if isinstance(each, str) else each[1] for each in settings.ADMINS]
 
 
 def settings_module() -> str:
-    """Return the module of the project's settings, '' where they were made without one."""
+    """Return the module of the project's settings, '' if they have none."""
     return str(getattr(settings, "SETTINGS_MODULE", "") or "")
 
 
@@ -208,7 +207,7 @@ def cache_aliases() -> list[str]:
 
 
 def silenced_checks() -> list[str]:
-    """Return the ids of the system checks that the project does not want to hear of."""
+    """Return the ids of the system checks that the project silences."""
     return list(settings.SILENCED_SYSTEM_CHECKS)
 
 
@@ -238,7 +237,6 @@ def _read(item: "Field[Any]", value: Any) -> Any:
 
 
 def _check_queues(config: Config) -> None:
-    """Refuse shards of queues that there are not."""
     named = set(config.shards) - set(config.queues) if isinstance(config.shards, Mapping) else ()
     if named:
         raise ImproperlyConfigured(
@@ -256,9 +254,9 @@ def _forget(*, setting: str, **kwargs: Any) -> None:
     if setting == "DELAYQ":
         _load.cache_clear()
         _load_without_redis.cache_clear()
-        with suppress(ImproperlyConfigured):  # raised where it is asked for
+        with suppress(ImproperlyConfigured):  # raised at the next use
             why_no_redis()
-    elif setting == "USE_TZ":  # asked several times for every job
+    elif setting == "USE_TZ":  # read several times per job
         use_tz.cache_clear()
 
 

@@ -1,4 +1,4 @@
-"""What `DELAYQ["ALERTS"]` may say: who is told of what. Reads no settings."""
+"""The setting `DELAYQ["ALERTS"]`: which problems are reported, and to whom. Reads no settings."""
 
 import base64
 import re
@@ -14,7 +14,7 @@ from ..text import HIDDEN, did_you_mean, looks_secret
 from .rules import BOOLEAN, Rule, number, read_all, text, texts
 
 _PREFIX = "whsec_"
-#: Without TLS only to these: what is sent there does not leave the machine.
+#: Hosts that need no TLS, because the data stays on the machine.
 LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 LONGEST = 500
 
@@ -27,10 +27,10 @@ def _is_secret(value: Any) -> bool:
 
 
 def secret_bytes(secret: str) -> bytes:
-    """Return the key that a text such as `whsec_…` stands for.
+    """Return the key encoded in a text such as `whsec_…`.
 
     Raises:
-        ValueError: It is no such text.
+        ValueError: The text is not a secret.
     """
     if not secret.startswith(_PREFIX):
         raise ValueError(f"A secret begins with {_PREFIX}.")
@@ -50,7 +50,7 @@ def _is_plain(url: str) -> bool:
 
 
 def find_refusal(url: str, hosts: Collection[str]) -> str:
-    """Return why nothing is sent to this address, '' where it is; tells the host, never the rest of the address."""
+    """Return why nothing is sent to this address, '' if it is. Names the host, never the rest of the address."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -75,9 +75,9 @@ def find_refusal(url: str, hosts: Collection[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AlertSettings:
-    """Validated, with defaults."""
+    """The validated setting, with defaults."""
 
-    #: True: to ADMINS.
+    #: True sends to ADMINS.
     mail: bool | tuple[str, ...] = _value(
         False,
         Rule("True (to ADMINS), False or a list of addresses", lambda v: BOOLEAN.holds(v) or _ADDRESSES.holds(v)),
@@ -91,21 +91,20 @@ class AlertSettings:
         ),
     )
     secret: str = _value("", Rule("whsec_ and the base64 of 24 to 64 bytes", _is_secret), repr=False)
-    #: A schedule that has failed so often in a row is told.
+    #: Consecutive failures after which a schedule is reported.
     failures: int = _value(3, number(1, 1000, whole=True))
     every: float = _value(15, number(1, 3600))
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """By what is told: each message by each of them."""
         return tuple(name for name, on in (("mail", self.mail), ("webhook", self.webhook)) if on)
 
 
 def parse(raw: Any) -> AlertSettings:
-    """Return what the setting says.
+    """Return the validated setting.
 
     Raises:
-        ImproperlyConfigured: An unknown key or a value that is not allowed; the message says what to write instead.
+        ImproperlyConfigured: There is an unknown key or an invalid value; the message says what to write instead.
     """
     if not isinstance(raw, Mapping):
         raise ImproperlyConfigured(f"DELAYQ['ALERTS'] must be a dict or None, not {type(raw).__name__}.")
@@ -120,7 +119,7 @@ def parse(raw: Any) -> AlertSettings:
 
 def _read(item: "Field[Any]", value: Any) -> Any:
     key, rule = item.name.upper(), item.metadata["rule"]
-    if (key == "WEBHOOK" or looks_secret(key)) and not rule.holds(value):  # an address may be a secret too
+    if (key == "WEBHOOK" or looks_secret(key)) and not rule.holds(value):  # an address may contain a secret
         raise ImproperlyConfigured(f"DELAYQ['ALERTS'][{key!r}] must be {rule.wanted}, not {HIDDEN}.")
     rule.check(f"['ALERTS'][{key!r}]", value)
     return tuple(value) if isinstance(value, list) else value

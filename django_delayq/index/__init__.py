@@ -1,4 +1,4 @@
-"""The Redis side: keys, scripts, connections. Knows members, points and leases; knows no schedule and no database."""
+"""The Redis side: keys, scripts, connections. Knows members, points and leases; no schedules and no database."""
 
 from .broker import EXACT as EXACT
 from .broker import Broker as Broker

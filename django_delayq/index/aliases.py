@@ -1,4 +1,4 @@
-"""What the cache aliases of the project say, read without a connection."""
+"""The project's cache aliases, read without a connection."""
 
 from typing import Any
 
@@ -11,19 +11,19 @@ from .cluster import ClusterConnectionFactory
 
 
 def is_cluster() -> bool:
-    """Say whether our alias connects to a Redis Cluster."""
+    """Return whether our alias connects to a Redis Cluster."""
     return isinstance(_client().connection_factory, ClusterConnectionFactory)
 
 
 def ignores_sentinels() -> bool:
-    """Say whether our alias names SENTINELS to a connection factory that asks none."""
+    """Return whether our alias has SENTINELS, but a connection factory that ignores them."""
     client = _client()
     ours = type(client.connection_factory) in (ConnectionFactory, ClusterConnectionFactory)
     return ours and bool(client._options.get("SENTINELS"))
 
 
 def sharing() -> list[str]:
-    """Return the other aliases whose keys are in the database of ours: their clear() empties it."""
+    """Return the other aliases in the database of ours: their clear() would delete our keys."""
     own = conf.get_config().redis
     database = _databases(caches[own])
     return [name for name in conf.cache_aliases() if name != own and database & _databases(_cache(name))]
@@ -37,12 +37,12 @@ def _client() -> Any:
 def _cache(name: str) -> Any:
     try:
         return caches[name]
-    except Exception:  # another alias may be broken in any way: Django says it where it is used
+    except Exception:  # another alias may be broken in any way: Django reports it on use
         return None
 
 
 def _databases(cache: Any) -> set[tuple[object, ...]]:
-    """Return what tells the databases of a cache from others; nothing where it is no Redis."""
+    """Return what identifies the databases of a cache; empty if it is not Redis."""
     try:
         client = getattr(cache, "client", None)  # django-redis; Django's own backend has `_servers`
         urls = client._server if client is not None else cache._servers
@@ -53,7 +53,7 @@ def _databases(cache: Any) -> set[tuple[object, ...]]:
     for url in urls:
         try:
             parts = dict(parse_url(url))  # type: ignore[no-untyped-call]
-        except ValueError:  # the address of something else
+        except ValueError:  # not an address of Redis
             continue
         where = parts.get("path") or (parts.get("host", "localhost"), parts.get("port", 6379))
         kwargs = options.get("CONNECTION_POOL_KWARGS") or options

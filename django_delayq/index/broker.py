@@ -1,4 +1,4 @@
-"""One typed method per script, and the few plain reads and writes. No decision is taken here."""
+"""One typed method per Lua script, and plain reads and writes. Makes no decisions."""
 
 import json
 import secrets
@@ -19,38 +19,38 @@ from .keys import LONGEST_WAIT_MS, Claim, Definition, EntryView, Mode, Settled, 
 from .scripts import Call, Scripts, clock_ms, head_ms, instant_ms, number, packed, read_claim, read_settled, text, wire
 
 SCAN_PAGE = 1000
-#: A server that does not confirm a subscription within so long is asked again.
+#: Maximum seconds to wait for the confirmation of a subscription.
 CONFIRM_SECONDS = 2.0
-#: For so long a worker that does not renew the upkeep lease keeps it.
+#: Duration of the upkeep lease.
 UPKEEP_MS = 15_000
-#: Items that one run of a script of the mirror takes: some 0.5 ms of Redis.
+#: Maximum items per run of a mirror script: about 0.5 ms of Redis.
 SCRIPT_PART = 100
-#: A lost reply is asked for again within seconds; the journal must outlive the lease by more than that.
+#: Added to the lifetime of a claim journal (four leases). Claims with a lost reply are repeated within seconds.
 JOURNAL_GRACE_MS = 60_000
-#: The parts of a shard that have its members, each in one of them.
+#: Parts of a shard that hold its members; each member is in exactly one.
 SCORED = ("due", "ready", "jobs", "jobs-ready")
-#: Of these, those that have the ends of leases: what is leased waits for no turn.
+#: Those that hold the ends of leases. A leased member is never among the ready ones.
 LEASED = ("due", "jobs")
-#: The commands that scripts use, as `probe` tries them: DEL first, since it needs no memory, and SET with PX behind
-#: most others, so that the key ends even where DEL is refused.
+#: The commands of the scripts, in the order in which `probe` tries them. DEL is first because it needs no memory. SET
+#: with PX is late, so that the key expires even if DEL is refused.
 TRIED = (
     "TIME", "DEL KEY", "ZADD KEY NX N m", "ZMSCORE KEY m", "ZRANGE KEY -inf N BYSCORE LIMIT 0 1", "ZCOUNT KEY -inf N",
     "ZCARD KEY", "ZREM KEY m", "HSET KEY m N", "HMGET KEY m", "HGET KEY m", "HGETALL KEY", "HEXISTS KEY m", "HLEN KEY",
     "HDEL KEY m", "SET KEY N PX 1", "GET KEY", "PTTL KEY", "EXISTS KEY", "DEL KEY", "PUBLISH CHANNEL -",
 )  # fmt: skip
-#: The largest number that Lua, a score and JSON hold exactly. A removal with it takes out a member of any generation.
+#: Largest integer that Lua, a sorted set's score and JSON hold exactly. As a generation, it removes any member.
 EXACT = 2**53 - 1
 
 
 class Broker:
-    """Redis as this package uses it. Safe to share between threads.
+    """Redis as this package uses it. Thread-safe.
 
-    Every method raises `BrokerUnavailable` where trying again later is right, `DamagedKeys` where a key has a foreign
-    type, `BrokerError` for any other error reply. No method retries.
+    Every method raises `BrokerUnavailable` if trying again later may succeed, `DamagedKeys` if a key has a foreign
+    type, and `BrokerError` for any other error reply. No method retries.
     """
 
     def __init__(self, *, timeout_seconds: float, worker: str = "-", client: Any = None) -> None:
-        """Connect lazily, by the alias of the settings. `worker` names this process' claim journal."""
+        """Connect lazily, to the alias of the settings. `worker` names the claim journal of this process."""
         self.config = conf.get_config()
         self.worker = worker
         self._shard_count = cache(self.config.shard_count)
@@ -61,16 +61,12 @@ class Broker:
 
     @property
     def client(self) -> Any:
-        """The client, made when it is first needed: that of a cluster connects at once.
-
-        Raises:
-            BrokerUnavailable: No node of the cluster answers.
-        """
+        """The client, created on first use; a cluster's client then connects and may raise `BrokerUnavailable`."""
         return (self._connected or self._connect_now())[0]
 
     @property
     def scripts(self) -> Scripts:
-        """What runs scripts on that client's servers; raises what `client` does."""
+        """The script runner of that client; raises what `client` does."""
         return (self._connected or self._connect_now())[1]
 
     def _connect_now(self) -> tuple[Any, Scripts]:
@@ -82,7 +78,7 @@ class Broker:
             return self._connected
 
     def close(self) -> None:
-        """Close the connections. Whoever uses this broker again opens others."""
+        """Close the connections. The next command opens new ones."""
         with self._connecting:
             if self._connected is not None:
                 close(self._connected[0])
@@ -95,7 +91,7 @@ class Broker:
             return getattr(self.client, command)(*args, **options)
 
     def ask_all(self, commands: Sequence[Callable[[Any], object]]) -> list[Any]:
-        """Return the replies to commands, each a `methodcaller` for a pipeline, in one round trip."""
+        """Send commands, each a `methodcaller` for a pipeline, in one round trip; return their replies."""
         if not commands:
             return []
         with translated():
@@ -110,20 +106,17 @@ class Broker:
     # -- the server
 
     def now_ms(self) -> int:
-        """Return the server's clock; in a cluster that of the node with the heartbeats."""
+        """Return the server's clock; in a cluster, the clock of the node that stores the heartbeats."""
         with translated():
             node = node_of(self.client, self._key("workers"))
         return clock_ms(self.ask("time", **node))
 
     def info(self, section: str) -> list[Mapping[str, Any]]:
-        """Return a section of INFO: of the server, or of each primary of a cluster; empty where it is refused."""
+        """Return one section of INFO per server (per primary of a cluster); empty where the server refuses INFO."""
         return [info_of(self, section, target) for target in primaries(self.client)]
 
     def run_ids(self) -> str:
-        """Return what names the servers: another one where one was restarted, or a replica took a primary's place.
-
-        Empty where they do not tell.
-        """
+        """Return the run ids of the servers, '' if unknown. They change after a restart or a failover."""
         return run_ids(self.info("server"))
 
     # -- layout and workers
@@ -137,7 +130,7 @@ class Broker:
         return self._get("layout")
 
     def claim_layout(self, value: str) -> str:
-        """Store the layout if there is none; return the one that stands."""
+        """Store the layout unless there is one; return the stored one."""
         self.ask("set", self._key("layout"), value, nx=True)
         standing = self.layout()
         return value if standing is None else standing
@@ -146,7 +139,7 @@ class Broker:
         self.ask("set", self._key("layout"), value)
 
     def heartbeat(self, now_ms: int, details: str) -> None:
-        """Say that this worker lives, and what it does."""
+        """Store that this worker is alive, and its details."""
         self.ask("hset", self._key("worker-details"), self.worker, details)
         self.ask("zadd", self._key("workers"), {self.worker: now_ms})
 
@@ -155,11 +148,11 @@ class Broker:
         self.ask("hdel", self._key("worker-details"), self.worker)
 
     def live_workers(self, *, since_ms: int) -> int:
-        """Return how many workers there are whose last heartbeat is not older."""
+        """Return the number of workers whose last heartbeat is not older."""
         return int(self.ask("zcount", self._key("workers"), since_ms, "+inf"))
 
     def workers(self) -> dict[str, tuple[int, str]]:
-        """Return worker -> (ms of its last heartbeat, 0 for garbage; its details)."""
+        """Return {worker: (ms of its last heartbeat, 0 for garbage; its details)}."""
         beats = self.ask("zrange", self._key("workers"), 0, -1, withscores=True)
         details = {text(k): text(v) for k, v in self.ask("hgetall", self._key("worker-details")).items()}
         return {text(name): (number(score) or 0, details.get(text(name), "")) for name, score in beats}
@@ -167,9 +160,9 @@ class Broker:
     # -- upkeep: see `worker/upkeep.py`, Note [One lease]
 
     def take_upkeep(self) -> float:
-        """Take the upkeep lease if it is free; return for how many seconds it is another's, 0 where it is ours now.
+        """Take the upkeep lease if it is free; return the seconds until another worker's ends, 0 if it is ours now.
 
-        A lease that lasts for longer, or never ends, was damaged, and belongs to no worker.
+        A lease that lasts longer than UPKEEP_MS, or never ends, is damaged and is overwritten.
         """
         left_ms = self.ask("pttl", self._key("upkeep"))
         if 0 < left_ms <= UPKEEP_MS:
@@ -179,21 +172,21 @@ class Broker:
         return 0.0 if taken else UPKEEP_MS / 1000
 
     def seize_upkeep(self, holder: str = "") -> None:
-        """Take the upkeep lease, or renew it, whichever worker has it."""
+        """Take or renew the upkeep lease, whichever worker holds it."""
         self.ask("set", self._key("upkeep"), holder or self.worker, px=UPKEEP_MS)
 
     def keep_upkeep(self) -> bool:
-        """Renew the upkeep lease; False where it is another's, which then lasts longer once, or free."""
+        """Renew the upkeep lease. False if it is free, or another worker's: that lease is extended once."""
         holder = self.ask("getex", self._key("upkeep"), px=UPKEEP_MS)
         return holder is not None and text(holder) == self.worker
 
     def end_upkeep(self, holder: str = "") -> None:
-        """Give the upkeep lease back if it still is ours."""
+        """Release the upkeep lease if it is still ours."""
         if self.upkeep_holder() == (holder or self.worker):
             self.ask("delete", self._key("upkeep"))
 
     def upkeep_holder(self) -> str | None:
-        """Return the worker that does the upkeep; None where none does."""
+        """Return the worker that does the upkeep, None if there is none."""
         return self._get("upkeep")
 
     def last_sweep(self) -> str | None:
@@ -201,7 +194,7 @@ class Broker:
         return self._get("swept")
 
     def note_sweep(self, value: str | None) -> None:
-        """Note the last full sweep; None makes one due, and ends the upkeep that is under way."""
+        """Store the note of the last full sweep. None makes a sweep due, and ends the upkeep that is running."""
         if value is None:
             self.ask("delete", self._key("swept"))
             self.ask("delete", self._key("upkeep"))
@@ -209,25 +202,27 @@ class Broker:
             self.ask("set", self._key("swept"), value)
 
     def missed_mark(self) -> str | None:
-        """Return how far rows were looked through that were not put: see `sync/missed.py`."""
+        """Return how far the search for rows missing in Redis has come: see `sync/missed.py`."""
         return self._get("missed")
 
     def note_missed_mark(self, value: str) -> None:
-        """Write it in place of what was noted last."""
+        """Store how far that search has come."""
         self.ask("set", self._key("missed"), value)
 
     def last_pruning(self) -> str | None:
-        """Return the note of the last pass of pruning."""
+        """Return the note of the last pruning pass."""
         return self._get("pruned")
 
     def note_pruning(self, value: str) -> None:
-        """Note how far a pass of pruning came."""
+        """Store the note of a pruning pass."""
         self.ask("set", self._key("pruned"), value)
 
     # -- hints, repair, purge
 
     def hints(self, *, timeout_seconds: float) -> Iterator[tuple[Shard, int] | None]:
-        """Subscribe and yield (shard, head_ms) hints; None when confirmed, and after `timeout_seconds` without one."""
+        """Subscribe and yield (shard, head_ms) hints. Yields None once subscribed, and after each timeout without a
+        hint.
+        """
         pubsub = self.ask("pubsub")
         try:
             with translated():
@@ -243,9 +238,8 @@ class Broker:
             pubsub.close()
 
     def repair(self, shard: Shard) -> list[str]:
-        """Delete the keys of a foreign type of this shard and of the prefix; return their names.
-
-        With the shard's keys the epoch goes too, so that a rebuild follows.
+        """Delete keys of a foreign type; return their names. With a key of the shard its epoch goes too: a rebuild
+        follows.
         """
         names = keys.all_keys(self.config.prefix, shard, self.worker)
         bad = self._foreign({name: keys.TYPES[part] for part, name in names.items()})
@@ -260,7 +254,7 @@ class Broker:
         return [name for name, kind in types.items() if text(self.ask("type", name)) not in ("none", kind)]
 
     def purge(self) -> int:
-        """Delete every key under the prefix; return how many there were."""
+        """Delete every key under the prefix; return their number."""
         return sum(int(self.ask("unlink", name)) for page in self._own_keys() for name in page)
 
     def _own_keys(self) -> Iterator[list[Any]]:
@@ -272,11 +266,11 @@ class Broker:
     # -- shards and members
 
     def shard_of(self, member: str, queue: str) -> Shard:
-        """Return where a member of a queue lives under the configured number of shards."""
+        """Return the shard of a member, by the configured number of shards of its queue."""
         return Shard(queue, crc32(wire(member)) % self._shard_count(queue))
 
     def shards(self, queues: Iterable[str] | None = None) -> list[Shard]:
-        """Return every shard of these queues, by default of all."""
+        """Return every shard of these queues, by default of all queues."""
         names = self.config.queues if queues is None else queues
         return [Shard(queue, number) for queue in names for number in range(self._shard_count(queue))]
 
@@ -292,15 +286,15 @@ class Broker:
         made = [Call(keys.sent_keys(self.config.prefix, shard, self.worker), args) for shard, args in calls]
         return self.scripts.run(name, made)
 
-    # -- what a worker does
+    # -- for a worker
 
     def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None) -> Claim:
-        """Lease up to `limit` due members until `lease_ms` from the server's now, in their turn: see Note [Lanes].
+        """Lease up to `limit` due members for `lease_ms`, by the server's clock: see Note [Lanes].
 
-        `most`: so many leases may stand in the shard; None for any number.
+        `most`: maximum number of leases in the shard; None for no limit.
 
-        Repeated with the same `request` after a lost reply it returns those of that claim that are still held, with
-        their leases renewed. A lower number than the last one gets nothing. One open claim per process and shard.
+        After a lost reply, the same `request` returns the members of that claim that are still held, with renewed
+        leases. A lower number than the last one returns nothing. At most one open claim per process and shard.
         """
         journal_ms = 4 * lease_ms + JOURNAL_GRACE_MS
         args = [limit, lease_ms, request, journal_ms, self.worker, "" if most is None else most, secrets.token_hex(8)]
@@ -311,42 +305,40 @@ class Broker:
         return {text(member) for member in self._run("renew", shard, (lease_ms, packed(leases)))}
 
     def settle(self, shard: Shard, settlements: Sequence[Settlement]) -> Settled:
-        """Give members back; per member 1 applied, 2 edited meanwhile, 0 no longer ours."""
+        """Return members; per member: 1 applied, 2 edited during the lease, 0 no longer ours."""
         return read_settled(self._run("settle", shard, (self._channel, packed(settlements))))
 
-    # -- what the mirror does
+    # -- for the mirror
 
     def upsert(self, shard: Shard, definitions: Sequence[Definition], *, mode: Mode = "") -> list[str]:
-        """Mirror schedules or rows, each member once; return what became of each, in the words of upsert.lua.
+        """Mirror schedules or rows, each member once; return a word for each. See upsert.lua for modes and words.
 
-        Modes: see there. What is leased stays as it is. One round trip, in parts: none blocks Redis for longer than a
-        part takes.
+        One round trip, but several runs, none of which blocks Redis for long.
         """
         parts = [definitions[at : at + SCRIPT_PART] for at in range(0, len(definitions), SCRIPT_PART)]
         calls = [(shard, (self._channel, mode, packed(part))) for part in parts]
         return [word for reply in self._run_each("upsert", calls) for word in text(reply).split()]
 
     def remove(self, shard: Shard, members: Sequence[tuple[str, int, str]], *, gone: bool = False) -> list[str]:
-        """Mirror the end of (member, generation, expected); return what became of each, in the words of upsert.lua.
-
-        `gone`: deleted or moved away, so that nobody has a due point to record any more.
+        """Mirror the end of (member, generation, expected); return the words of upsert.lua. `gone`: no point is to be
+        recorded.
         """
         ended = [Definition(member, generation, 0, 0, expected) for member, generation, expected in members]
         return self.upsert(shard, ended, mode="gone" if gone else "end")
 
     def swap_epochs(self, shards: Sequence[Shard], expected: str | None, new: str, *, ttl_ms: int = 0) -> list[bool]:
-        """Set the epochs that are `expected` (None: absent), in one round trip; say which were. `ttl_ms` 0: no end."""
+        """Set the epochs that are `expected` (None: absent); return which were. `ttl_ms` 0: never expires."""
         args = [expected or "", new, ttl_ms]
         return [bool(reply) for reply in self._run_each("epoch", [(shard, args) for shard in shards])]
 
     def epochs(self, shards: Sequence[Shard]) -> list[str | None]:
-        """Return the epoch of each shard, None where it is absent, in one round trip."""
+        """Return the epoch of each shard, None if absent."""
         values = self.ask_all([methodcaller("get", self._keys(shard)["epoch"]) for shard in shards])
         return [text(value) or None if value is not None else None for value in values]
 
     def take_over(self, shards: Sequence[Shard]) -> None:
-        """Give each shard that has one another epoch, so that every worker looks again whose index this is; then void
-        all leases, so that no holder of before moves a member.
+        """Change the existing epochs, so that workers check whose index this is; then void all leases of former
+        holders.
         """
         for shard in shards:
             self.ask("set", self._keys(shard)["epoch"], secrets.token_hex(4), xx=True)
@@ -354,26 +346,26 @@ class Broker:
             self.ask("delete", self._keys(shard)["lease"])
 
     def drop(self, shards: Sequence[Shard]) -> None:
-        """Delete all keys of these shards, but for what expires: the journals of workers."""
+        """Delete all keys of these shards except the journals, which expire."""
         for shard in shards:
             names = self._keys(shard)
             self.ask("unlink", *(name for part, name in names.items() if part != keys.OF_A_WORKER))
 
     def count_leases(self, shards: Sequence[Shard]) -> int:
-        """Count the leases that have not ended, whether their holders live or not."""
+        """Count the leases that have not ended, whether or not their holders are alive."""
         now_ms = self.now_ms()
         parts, ends = [self._keys(shard) for shard in shards], []
         holders = self.ask_all([methodcaller("hgetall", names["lease"]) for names in parts])
         for names, found in zip(parts, holders, strict=True):
-            members = [member for member, holder in found.items() if " " in text(holder)]  # else it was handed back
+            members = [member for member, holder in found.items() if " " in text(holder)]  # '-' is not a holder
             ends += [methodcaller("zmscore", names[part], members) for part in LEASED if members]
         scores = self.ask_all(ends)
         return sum(score is not None and 0 < score - now_ms <= LONGEST_WAIT_MS for page in scores for score in page)
 
-    # -- before anything else
+    # -- examination
 
     def probe(self, shard: Shard) -> Trial:
-        """Try on a key that is gone afterwards what the scripts need, with `EXACT`; sends a hint that says nothing."""
+        """Try what the scripts need, with `EXACT`, on a temporary key. Publishes a hint that workers ignore."""
         key = keys.shard_keys(self.config.prefix, shard, "probe")[keys.PARTS.index("journal")]
         words = {"KEY": key, "N": str(EXACT), "CHANNEL": self._channel}
         commands = [[words.get(word, word) for word in line.split()] for line in TRIED]
@@ -388,7 +380,7 @@ class Broker:
     # -- plain reads
 
     def clocks_ms(self, shards: Sequence[Shard]) -> list[int]:
-        """Return the clock of each shard's server: one for all, or in a cluster that of its node."""
+        """Return the clock of each shard's server (in a cluster, of its node)."""
         found: dict[str, int] = {}
         clocks = []
         for shard in shards:
@@ -409,7 +401,9 @@ class Broker:
         return found
 
     def heads(self, shards: Sequence[Shard]) -> list[int | None]:
-        """Return when each shard needs attention, in ms, None where it is empty, by plain reads in one round trip."""
+        """Return when each shard needs attention, in ms (0: immediately, None: empty), by plain reads in one round
+        trip.
+        """
         asked: list[Any] = []
         for shard in shards:
             names = self._keys(shard)
@@ -423,7 +417,7 @@ class Broker:
         return found
 
     def views(self, members: Sequence[tuple[str, str]]) -> list[EntryView]:
-        """Return what Redis holds of each (member, queue), in one round trip for all of them."""
+        """Return what Redis holds of each (member, queue), in one round trip."""
         by_shard = grouped(range(len(members)), lambda index: self.shard_of(*members[index]))
         commands = []
         for shard, indexes in by_shard.items():
@@ -439,7 +433,7 @@ class Broker:
         return [found[index] for index in range(len(members))]
 
     def scan(self, shard: Shard) -> Iterator[set[str]]:
-        """Yield the names of all members of a shard in pages: those with a score, then what is left of others."""
+        """Yield the names of all members of a shard in pages: those with a score, then leftovers of others."""
         parts = self._keys(shard)
         for part in (*SCORED, "point", "gen", "priority", "lease", "attempts"):
             read, cursor = "zscan" if part in SCORED else "hscan", None
@@ -475,7 +469,6 @@ def _parse_hint(message: str) -> tuple[Shard, int] | None:
 
 
 def _score(points: Any, ready: Any, jobs: Any, jobs_ready: Any) -> Any:
-    """Return a member's score, 0 where it waits for its turn."""
     if points is not None or jobs is not None:
         return jobs if points is None else points
     return None if ready is None and jobs_ready is None else 0
@@ -488,8 +481,6 @@ def _view(score: Any, point: Any, generation: Any, leased: bool, retrying: bool)
 
 
 class Index(Protocol):
-    """Members, each with a due point and a score, in shards. What a method does is told at `Broker`."""
-
     @property
     def config(self) -> Config: ...
     @property

@@ -1,10 +1,9 @@
 """Redis Cluster for django-redis, which has no connection factory for it.
 
-Note [What the cluster client does]
-redis-py's cluster client knows which node has which slot, follows MOVED and ASK, waits out TRYAGAIN, and learns the
-slots anew where a node does not answer or says CLUSTERDOWN. None of that executes a script twice. Its own retries
-would, so they are switched off, as for a single server: what fails is repeated by its caller, who knows what may be
-repeated.
+Note [The cluster client does not retry commands]
+redis-py's cluster client maps slots to nodes, follows MOVED and ASK, waits out TRYAGAIN, and reloads the slots when a
+node does not answer or replies CLUSTERDOWN. None of that runs a script twice. Its own retries would, so they are off,
+as for a single server: the caller knows what may be repeated.
 """
 
 from collections.abc import Sequence
@@ -18,37 +17,33 @@ from django_redis.pool import ConnectionFactory
 from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import parse_url
 
-#: Since 6.0 the number of retries is part of the retry object.
+#: Since redis-py 6.0 the number of retries is part of the retry object.
 NO_RETRIES = {"cluster_error_retry_attempts": 0} if redis.VERSION < (6,) else {}
 
 
 class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
     """`OPTIONS["CONNECTION_FACTORY"]` of a django-redis alias for a Redis Cluster.
 
-    LOCATION names one or more nodes; the others are asked for. A cluster has only database 0. django-redis' commands on
-    several keys at once (`get_many`) do not work across slots: cache elsewhere.
+    LOCATION names one or more nodes; the others are discovered. A cluster only has database 0. Commands of
+    django-redis on several keys (`get_many`) do not work across slots: use another alias as a cache.
     """
 
     _clusters: dict[str, Any] = {}
     _lock = Lock()
 
     def connect(self, url: str) -> Any:
-        """Return the process' client for this address, as django-redis expects it.
-
-        Raises:
-            redis.exceptions.RedisClusterException: No node answers.
-        """
+        """Return this process' client for this address, as django-redis expects; raises what `cluster` does."""
         with self._lock:
             if url not in self._clusters:
                 self._clusters[url] = self.cluster([url])
             return self._clusters[url]
 
     def disconnect(self, connection: Any) -> None:
-        """Close a client's connections; it opens others when it is used again."""
+        """Close the connections of a client; it opens new ones when it is used again."""
         connection.disconnect_connection_pools()
 
     def cluster(self, urls: Sequence[str], **kwargs: Any) -> Any:
-        """Return a new client, with these arguments of redis-py's beside the alias' own. Asks a node for the slots.
+        """Return a new client; `kwargs` override the alias' arguments. Queries a node for the slots.
 
         Raises:
             ImproperlyConfigured: See `check`.
@@ -65,11 +60,7 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
         return RedisCluster(startup_nodes=nodes, **options)
 
     def check(self, urls: Sequence[str]) -> None:
-        """Make sure that these addresses can be nodes of a cluster. Opens no connection.
-
-        Raises:
-            ImproperlyConfigured: One cannot; says what to write.
-        """
+        """Raise ImproperlyConfigured unless these addresses can be nodes of a cluster. Opens no connection."""
         for url in urls:
             parts = urlsplit(url)
             if parts.scheme not in ("redis", "rediss") or _parts(url).get("db", 0) != 0:
@@ -84,21 +75,21 @@ def _parts(url: str) -> dict[str, Any]:
 
 
 def primaries(client: Any) -> list[dict[str, Any]]:
-    """Return what directs a command to each primary: an argument for its method; of a single server nothing."""
+    """Return keyword arguments that direct a command to each primary; [{}] for a single server."""
     if not isinstance(client, RedisCluster):
         return [{}]
     return [{"target_nodes": node} for node in client.get_primaries()]  # type: ignore[no-untyped-call]
 
 
 def node_of(client: Any, key: str) -> dict[str, Any]:
-    """Return what directs a command to the node of a key: an argument for its method; of a single server nothing."""
+    """Return keyword arguments that direct a command to the node of a key; {} for a single server."""
     if not isinstance(client, RedisCluster):
         return {}
     return {"target_nodes": client.get_node_from_key(key)}  # type: ignore[no-untyped-call]
 
 
 def pipelines(client: Any) -> bool:
-    """Say whether scripts can be sent in a pipeline: redis-py's cluster client refuses EVALSHA there."""
+    """Return whether scripts can be pipelined: redis-py's cluster client refuses EVALSHA in pipelines."""
     return not isinstance(client, RedisCluster)
 
 

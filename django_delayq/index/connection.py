@@ -1,11 +1,11 @@
-"""Connections to Redis, taken from the project's django-redis alias. Never shares the alias' pool.
+"""Connections to Redis for the project's django-redis alias. Never shares the alias' pool.
 
-Note [A client of our own]
-django-redis keeps one pool per URL for the whole project, with the project's timeouts and redis-py's retries. A retried
-EVALSHA is executed twice, and a shared timeout is either too long for a form or too short for a worker. So each use
-gets its own pool, built by the alias' own connection factory (which knows Sentinel, Cluster, TLS, passwords), with its
-own timeouts and no retry: the worker's loop repeats a claim under the same request id, everything else is repeated by
-its caller.
+Note [Own pool, own timeouts, no retries]
+django-redis keeps one pool per URL for the whole project, with the project's timeouts and redis-py's retries. A
+retried EVALSHA runs twice, and a shared timeout is too long for a form or too short for a worker. So each use gets its
+own pool, built by the alias' connection factory (which supports Sentinel, Cluster, TLS and passwords), with its own
+timeouts and no retries. The worker's loop repeats a claim under the same request id; every other command is repeated
+by its caller.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from .. import conf
 from ..exceptions import BrokerError, BrokerUnavailable
 from .cluster import NO_RETRIES, ClusterConnectionFactory
 
-#: What a server answers that will serve again by itself.
+#: Errors after which a server will serve again by itself.
 PASSING = (
     errors.ConnectionError,
     errors.TimeoutError,
@@ -34,28 +34,28 @@ PASSING = (
     errors.MasterDownError,
     OSError,
 )
-#: How other error replies begin that say the same.
+#: Prefixes of other error replies with the same meaning.
 NOT_NOW = "LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "READONLY"
 FAILURES = errors.RedisError, errors.RedisClusterException, OSError
 
 
 class DamagedKeys(BrokerError):
-    """Something else wrote under our prefix: a key has the wrong type. Deleting it is safe, the mirror rebuilds it."""
+    """Another program wrote under our prefix: a key has the wrong type. Deleting it is safe, the mirror rebuilds it."""
 
 
 def connector(*, timeout_seconds: float) -> Callable[[], Any]:
-    """Return what makes a client of our own for the alias that DELAYQ['REDIS'] names. Opens no connection.
+    """Return a factory of clients for the alias DELAYQ['REDIS']. Opens no connection.
 
-    The client of a cluster asks it for its slots as soon as it is made, any other one connects with its first command.
+    A cluster's client queries the cluster for its slots when it is created; others connect with their first command.
 
     Raises:
-        BrokerUnavailable: This process sends Redis nothing; see `conf.why_no_redis`.
+        BrokerUnavailable: This process does not use Redis; see `conf.why_no_redis`.
         ImproperlyConfigured: The alias does not exist, is not django-redis, or its address cannot be read.
     """
     if not conf.get_config().mirror:
         raise BrokerUnavailable(f"Nothing is sent to Redis. {conf.why_no_redis()}.")
     alias, timeouts = conf.get_config().redis, ("socket_timeout", "socket_connect_timeout")
-    # see Note [A client of our own]
+    # see Note [Own pool, own timeouts, no retries]
     own = {**dict.fromkeys(timeouts, timeout_seconds), "retry": Retry(NoBackoff(), 0), "decode_responses": False}
     try:
         cache: Any = caches[alias]
@@ -64,7 +64,7 @@ def connector(*, timeout_seconds: float) -> Callable[[], Any]:
         if isinstance(factory, ClusterConnectionFactory):
             factory.check(urls)
             return partial(factory.cluster, urls, **own, **NO_RETRIES)
-        if "SENTINELS" in options:  # else a dead sentinel would hold up whoever asks it
+        if "SENTINELS" in options:  # else a dead sentinel would block its client
             options["SENTINEL_KWARGS"] = {**own, **(options.get("SENTINEL_KWARGS") or {})}
         factory = type(factory)(options)
         pool = factory.get_connection_pool(factory.make_connection_params(urls[0]))
@@ -89,10 +89,10 @@ def connector(*, timeout_seconds: float) -> Callable[[], Any]:
 
 
 class translated:
-    """Turns redis-py's errors into ours, so that no other layer imports redis.
+    """Translates redis-py's errors into ours, so that no other layer imports redis.
 
     Raises:
-        BrokerUnavailable: Trying again later is right.
+        BrokerUnavailable: Trying again later may succeed.
         DamagedKeys: A key of ours has a foreign type.
         BrokerError: Any other error reply.
     """
@@ -106,7 +106,7 @@ class translated:
 
 
 def raise_translated(error: Exception) -> NoReturn:
-    """Raise ours for an error of redis-py's; see `translated`."""
+    """Raise our exception for an error of redis-py; see `translated`."""
     text, by_cluster = str(error), isinstance(error, errors.RedisClusterException)
     if isinstance(error.__cause__ if by_cluster else error, errors.AuthenticationError):
         raise BrokerError(f"Redis refused the login: {text}. Check the URL in CACHES.") from error
@@ -127,16 +127,15 @@ def raise_translated(error: Exception) -> NoReturn:
 
 
 def _of_sentinels(error: MasterNotFoundError) -> str:
-    """Return which master is looked for, and the last Sentinel's answer: between them is what is secret.
-
-    redis-py's message holds each Sentinel's client with all its arguments, of some releases with the password.
+    """Return which master was not found, and the last Sentinel's reply, without what redis-py's message has in
+    between: each Sentinel's client with all its arguments, in some releases with the password.
     """
     what, _, clients = str(error).partition(" : ")
     return f"{what}: {clients.rpartition(' - ')[2]}" if clients else what
 
 
 def _refusal(error: BaseException) -> BaseException | None:
-    """Return the want of a permission that led to this error: redis-py takes it for a server that is no cluster."""
+    """Return the NoPermissionError behind this error: redis-py reports it as a server without cluster support."""
     link: BaseException | None = error
     while link is not None and not isinstance(link, errors.NoPermissionError):
         link = link.__cause__ or link.__context__

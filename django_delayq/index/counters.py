@@ -1,64 +1,63 @@
-"""Sums of what became of due points and jobs: outcomes, and histograms of waits and durations. Pure values.
+"""Counts of outcomes, and histograms of waits and durations, for due points and jobs. Pure values.
 
 Note [Counters]
-Each worker adds up in memory (`worker/`), and once a second adds that to the minute's hash in Redis
+Each worker counts in memory (`worker/`) and once a second adds its counts to the minute's hash in Redis
 (`worker/recorder.py`, `index/counts.py`). Two minutes later a worker moves the hash into the table `Rollup`
-(`minutes.py`). So how much was done of late is read from a few hundred sums, and nobody scans the ledger for it.
+(`minutes.py`). So recent throughput is read from a few hundred sums, without a scan of the ledger.
 
-The ledger is the truth, these are not. A worker that crashes loses what it has counted in its last second, and a lost
-reply of Redis may count a second twice. What Redis
-loses before it is moved is lost.
+The ledger is authoritative, counters are not. A worker that crashes loses the counts of its last second, a lost reply
+of Redis may count a second twice, and what Redis loses before it is moved is lost.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
-#: The buckets of all histograms, each by its upper bound; one more is for what is longer.
+#: Upper bounds of the buckets of all histograms, in ms; one more bucket is unbounded.
 BOUNDS_MS = (
     1, 2, 4, 8, 15, 30, 60, 125, 250, 500,
     1_000, 2_000, 4_000, 8_000, 15_000, 30_000, 60_000,
     120_000, 240_000, 480_000, 900_000, 1_800_000, 3_600_000,
 )  # fmt: skip
-#: So many tasks are told apart within a minute and a queue; further ones are counted as the task ''.
+#: Maximum tasks per minute and queue with counts of their own; further ones are counted as the task ''.
 MOST_TASKS = 2_000
 
-#: "points" or "jobs", the queue, the path of the task.
+#: ("points" or "jobs", queue, path of the task).
 Key = tuple[str, str, str]
-#: Of one key: an outcome -> how often; `lag:<bound>`, `ran:<bound>` -> how many waited, ran for so long at most;
-#: `lag:us`, `ran:us` -> for how many µs together.
+#: Counts of one key: by outcome; `lag:<bound>`, `ran:<bound>`: by wait and duration; `lag:us`, `ran:us`: their sums in
+#: µs.
 Tally = dict[str, int]
 
-#: What a histogram's buckets are called: with their bounds, so that other bounds can stand beside them one day.
+#: Names of the buckets of waits and durations. They contain the bounds, so that other bounds may be added later.
 LAG, RAN = (tuple(f"{what}:{bound}" for bound in (*BOUNDS_MS, "more")) for what in ("lag", "ran"))
-#: And what their sums are called.
+#: Names of their sums.
 LAG_SUM, RAN_SUM = "lag:us", "ran:us"
-#: What became of an outcome that the database refused: it is not recorded, and its point or job comes due again.
+#: An outcome that the database refused: it is not recorded, and its point or job comes due again.
 DISCARDED = "discarded"
-#: Beside the outcome: due points that were skipped as too late, although they fell due while this worker could work.
+#: Counted in addition to the outcome: due points skipped as too late that came due while this worker was able to work.
 MISSED = "lag:missed"
-#: The reasons of such skipping.
+#: The reasons of these skips.
 TOO_LATE = ("missed", "max_catch_up", "catch_up_window")
 _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 
 
 class Counts(dict[Key, Tally]):
-    """Tallies by their keys, MOST_TASKS of them at most and one more for each kind and queue. Used by one thread."""
+    """Tallies by key, at most MOST_TASKS and one more per kind and queue. Not thread-safe."""
 
-    #: Before this instant the counting worker could do nothing: it had not begun, or a server was away. See
+    #: Before this instant the worker could not work: it had not started, or a server was unavailable. See
     #: `minutes.py`, Note [Overload].
     since: datetime = datetime.min.replace(tzinfo=UTC)
-    #: The instant at which this worker last knew a queue or a task as paused, by its name.
+    #: By queue or task name: when this worker last knew it as paused.
     paused_at: Mapping[str, datetime] = {}
 
     def able_since(self, queue: str, task: str) -> datetime:
-        """Return the instant from which on the counting worker could execute this task of this queue."""
+        """Return the instant since which the worker could execute this task of this queue."""
         return max(self.since, *(self.paused_at.get(name, self.since) for name in (queue, task)))
 
     def add(
         self, key: Key, outcome: str, number: int = 1, *, lag: float | None = None, ran: float | None = None
     ) -> None:
-        """Count an outcome; `lag` and `ran` are in seconds, None where it has none."""
+        """Count an outcome; `lag` and `ran` are in seconds, None if it has none."""
         tally = self.get(key)
         if tally is None:
             tally = self.setdefault(key if len(self) < MOST_TASKS else (*key[:2], ""), {})
@@ -73,7 +72,7 @@ class Counts(dict[Key, Tally]):
             tally[RAN_SUM] = tally.get(RAN_SUM, 0) + int(ran * 1e6)
 
     def merge(self, others: Iterable[tuple[Key, Mapping[str, int]]]) -> None:
-        """Add what others have counted."""
+        """Add the counts of others."""
         for key, more in others:
             for name, number in more.items():
                 self.add(key, name, number)
@@ -86,7 +85,7 @@ def add_up(tally: Tally, more: Mapping[str, int]) -> None:
 
 
 def by_queue(counts: Counts) -> dict[tuple[str, str], Tally]:
-    """Return the sums over all tasks, by queue and kind."""
+    """Return the sums over all tasks, by (queue, kind)."""
     sums: dict[tuple[str, str], Tally] = {}
     for (kind, queue, _), tally in counts.items():
         add_up(sums.setdefault((queue, kind), {}), tally)
@@ -99,9 +98,9 @@ def outcomes(tally: Mapping[str, int]) -> dict[str, int]:
 
 
 def percentile(tally: Mapping[str, int], buckets: tuple[str, ...], share: float) -> float | None:
-    """Return for how many seconds this share of all waited (LAG) or ran (RAN) at most; None where there are none.
+    """Return the seconds within which this share waited (LAG) or ran (RAN); None if there are no counts.
 
-    It is the bound of a bucket, so up to twice as long as it was; what took longer than the last bound counts as that.
+    This is the upper bound of a bucket: up to twice the true value, and at most the last bound.
     """
     wanted = share * sum(tally.get(name, 0) for name in buckets)
     if not wanted:
@@ -119,7 +118,7 @@ def field_of(kind: str, name: str, task: str) -> str:
 
 
 def decode(queue: str, fields: Mapping[str, str]) -> Counts:
-    """Return what a hash holds, without what is garbage there: what is returned any database can store."""
+    """Parse a hash, without garbage: every database can store the result."""
     counts = Counts()
     for field, text in fields.items():
         try:
@@ -133,10 +132,10 @@ def decode(queue: str, fields: Mapping[str, str]) -> Counts:
     return counts
 
 
-#: The longest name of an outcome, and path of a task.
+#: Maximum length of an outcome's name, and of a task's path.
 MOST_NAME, MOST_TASK = 64, 255
 
 
 def _is_sound(text: str, most: int) -> bool:
-    """Say whether a text is none that somebody else wrote to do harm: PostgreSQL refuses NUL and halves of pairs."""
+    """Return whether a text from Redis is safe to store: PostgreSQL refuses NUL and surrogates."""
     return len(text) <= most and text.isprintable()

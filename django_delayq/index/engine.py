@@ -1,4 +1,4 @@
-"""What the servers tell of themselves, and how they behave: INFO, TIME, a script tried. Facts only; judges nothing."""
+"""The servers' INFO, TIME and the result of a trial script. Collects facts; judges nothing."""
 
 import math
 import time
@@ -17,19 +17,19 @@ from .keys import Trial
 if TYPE_CHECKING:
     from .broker import Broker
 
-#: A clock that shows the same microsecond twice gets so long to move.
+#: Seconds to wait before a clock that shows the same microsecond twice is read again.
 MOVE_SECONDS = 0.02
-#: What a server says that cannot write to its disk: it is fit, but not now.
+#: Error of a server that cannot write to its disk: a passing state, not unfitness.
 NOT_NOW = "MISCONF"
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One server; of a cluster, one primary. `name` is its address there, and empty for the only server.
+    """The state of one server (one primary of a cluster). `name` is its address in a cluster, else ''.
 
-    `about` is INFO, empty where it is refused. Its clock minus this machine's lies within `ahead_seconds`, as far as
-    the time of a round trip allows to say; `clock_us` is TIME just before and after the trial. `trial` is None where no
-    shard of ours is on this server. `refusal` says why it came to none of these.
+    `about` is INFO, empty if refused. `ahead_seconds`: bounds of its clock minus this machine's, given the duration of
+    the round trip. `clock_us`: TIME just before and after the trial. `trial` is None if the server has no shard of
+    ours. `refusal` is the error that prevented the trial.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Look:
 
 
 def info_of(broker: "Broker", section: str, target: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a section of one server's INFO; empty where the server refuses to tell.
+    """Return one section of a server's INFO; empty if the server refuses it.
 
     Raises:
         BrokerUnavailable: It does not answer.
@@ -56,16 +56,16 @@ def info_of(broker: "Broker", section: str, target: Mapping[str, Any]) -> dict[s
 
 
 def run_ids(abouts: Iterable[Mapping[str, Any]]) -> str:
-    """Return what names these servers by their INFO; empty where none tells."""
+    """Return the run ids in these INFOs as one text, '' if there is none."""
     return " ".join(sorted(str(about["run_id"]) for about in abouts if about.get("run_id")))
 
 
 def look(broker: "Broker") -> list[Look]:
-    """Look at each server. Costs INFO, TIME twice and one script each, and leaves nothing behind.
+    """Examine each server: INFO, TIME twice and one script. Leaves nothing behind.
 
     Raises:
-        BrokerUnavailable: One does not answer.
-        BrokerError: The login is refused, or the server cannot write to its disk.
+        BrokerUnavailable: A server does not answer.
+        BrokerError: The login is refused, or a server cannot write to its disk.
     """
     with translated():
         due = {shard: keys.shard_keys(broker.config.prefix, shard)[0] for shard in reversed(broker.shards())}
@@ -87,18 +87,18 @@ def _look(broker: "Broker", target: Mapping[str, Any], shard: keys.Shard | None)
             raise
         return Look(name, about, refusal=str(error))
     both = max(before[0], after[0]), min(before[1], after[1])
-    # Where both samples do not fit together one of the clocks was stepped between them: the later one counts.
+    # If the samples contradict each other, a clock was stepped between them: the later one counts.
     return Look(name, about, both if both[0] <= both[1] else after, (before_us, after_us), trial)
 
 
 def _is_refusal(error: BrokerError) -> bool:
-    """Say whether a server that answers will not do something, as long as nobody changes it."""
+    """Return whether the server answers, but refuses permanently."""
     passing = isinstance(error, BrokerUnavailable) or NOT_NOW in str(error)
     return isinstance(error.__cause__, errors.ResponseError) and not passing
 
 
 def _clock(broker: "Broker", target: Mapping[str, Any]) -> tuple[int, tuple[float, float]]:
-    """Return the server's clock in µs, and by how many seconds at least and at most it is ahead of this machine's."""
+    """Return the server's clock in µs, and (minimum, maximum) seconds by which it is ahead of this machine's."""
     begin = time.time()
     seconds, micros = broker.ask("time", **target)
     end = time.time()

@@ -1,4 +1,4 @@
-"""The names of all keys, and the values that scripts take and return. The keys of a shard share a cluster slot."""
+"""The names of all keys, and the arguments and replies of scripts. The keys of a shard share a cluster slot."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -9,29 +9,29 @@ from typing import Literal, NamedTuple, TypeVar
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 
-#: Parts of a shard, in the order in which every script receives them. The journal is the calling process' own.
+#: Parts of a shard, in the order in which every script receives them. Each process has its own journal.
 PARTS = (
     "due", "ready", "jobs", "jobs-ready", "point", "gen", "priority", "lease", "attempts", "epoch", "journal",
 )  # fmt: skip
-#: The Redis type of each part; another type under our name was written by another program.
+#: Redis type of each part. A key with another type was written by another program.
 TYPES = {
     **dict.fromkeys(("due", "ready", "jobs", "jobs-ready"), "zset"),
     **dict.fromkeys(("point", "gen", "priority", "lease", "attempts"), "hash"),
     **dict.fromkeys(("epoch", "journal"), "string"),
 }
-#: The part that ends with the name of the calling process.
+#: The part whose key ends with the name of the calling process.
 OF_A_WORKER = "journal"
-#: The keys that belong to no shard, see DECISIONS.md.
+#: Keys that belong to no shard, with their Redis types: see DECISIONS.md.
 OF_THE_PREFIX = {
     "layout": "string", "workers": "zset", "worker-details": "hash",
     "upkeep": "string", "swept": "string", "pruned": "string", "missed": "string",
 }  # fmt: skip
-#: No sound entry that is due waits longer for its score, and no lease is longer: see unsound() in the scripts' prelude.
+#: Maximum ms from now to the score of a leased or delayed member that is due: see unsound() in the scripts' prelude.
 LONGEST_WAIT_MS = 2 * 3600 * 1000
 
 
 class Shard(NamedTuple):
-    """Where a member lives."""
+    """Where a member is stored."""
 
     queue: str
     number: int
@@ -41,24 +41,24 @@ class Shard(NamedTuple):
 
 
 def shard_keys(prefix: str, shard: Shard, worker: str = "-") -> tuple[str, ...]:
-    """Return the constant list of keys that every script gets."""
+    """Return the keys of a shard, in the order of PARTS."""
     return tuple(all_keys(prefix, shard, worker)[part] for part in PARTS)
 
 
 @lru_cache(maxsize=8192)
 def sent_keys(prefix: str, shard: Shard, worker: str) -> tuple[bytes, ...]:
-    """Return the same list in bytes, which redis-py does not encode again with each call."""
+    """Return the same keys in bytes, which redis-py does not have to encode with each call."""
     return tuple(name.encode() for name in shard_keys(prefix, shard, worker))
 
 
 def all_keys(prefix: str, shard: Shard, worker: str = "-") -> dict[str, str]:
-    """Return every key of a shard by its part, but for counts."""
+    """Return every key of a shard by its part, without counts."""
     tag = f"{{{prefix}:{shard}}}"
     return {part: f"{tag}:{part}:{worker}" if part == OF_A_WORKER else f"{tag}:{part}" for part in PARTS}
 
 
 def counts_key(prefix: str, shard: Shard, what: str | int) -> str:
-    """HASH, expires: what was counted in a minute; ZSET `minutes`: which minutes."""
+    """HASH, expires: the counts of a minute; ZSET `minutes`: which minutes."""
     return f"{{{prefix}:{shard}}}:counts:{what}"
 
 
@@ -68,7 +68,7 @@ def wake_channel(prefix: str) -> str:
 
 
 def patterns(prefix: str) -> list[str]:
-    """Return SCAN patterns that match every key of a prefix, and perhaps some that `is_own` refuses."""
+    """Return SCAN patterns that match every key of a prefix, and perhaps some that `is_own` rejects."""
     return [f"{{{prefix}:*", *prefix_keys(prefix)]
 
 
@@ -82,7 +82,7 @@ def prefix_keys(prefix: str) -> dict[str, str]:
 
 
 def is_own(prefix: str, key: str) -> bool:
-    """Say whether a key belongs to this prefix and not to one that begins like it."""
+    """Return whether a key belongs to this prefix, and not to a longer one."""
     parts = "|".join(part for part in PARTS if part != OF_A_WORKER)
     named = "|".join((OF_A_WORKER, "counts"))
     named_key = rf"\{{{re.escape(prefix)}:[A-Za-z0-9_.-]{{1,64}}:[0-9]+\}}:(?:{parts}|(?:{named}):.*)"
@@ -101,7 +101,7 @@ class Entry:
     point_ms: int | None
     generation: int | None
     attempts: int
-    #: True where an earlier lease ran out, and when that one was claimed, as far as it is known.
+    #: True if an earlier lease ran out; `lapsed_ms` is when that one was claimed, if known.
     lapsed: bool
     lapsed_ms: int | None = None
 
@@ -109,8 +109,8 @@ class Entry:
 class Claim(NamedTuple):
     """The reply to a claim. `head_ms` is the score of the shard's next member after the claim, None if empty.
 
-    `epoch` is None where the shard was flushed and has to be rebuilt; nothing is claimed then. `holder` is what
-    every lease of it is called: fence, space, worker.
+    `epoch` is None if the shard was flushed and must be rebuilt; nothing is claimed then. `holder` is the value of
+    each lease: fence, space, worker.
     """
 
     now_ms: int
@@ -122,9 +122,9 @@ class Claim(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What a script saw of a server: its clock in µs, and how `EXACT` came back by each way. '' where refused.
+    """A script's view of a server: its clock in µs, and how it returned `EXACT` in each way; '' if refused.
 
-    `refused` has the commands that scripts of ours need and may not run, each as 'ZADD: why'.
+    `refused` lists the commands that our scripts need and may not run, each as 'ZADD: why'.
     """
 
     clock_us: int
@@ -136,7 +136,7 @@ class Trial(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """A held member and what becomes of it, in the words of settle.lua."""
+    """How a held member is returned, in the words of settle.lua."""
 
     member: str
     holder: str
@@ -147,7 +147,7 @@ class Settlement(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """The reply to a settlement: the score of the shard's head after it, and per entry what settle.lua says."""
+    """The reply to a settlement: the score of the shard's head after it, and settle.lua's result per member."""
 
     now_ms: int
     head_ms: int | None
@@ -155,10 +155,10 @@ class Settled(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """A schedule or a row to mirror. `wake_ms` 0 is now, by the server's clock.
+    """A schedule or a row to mirror. `wake_ms` 0 means now, by the server's clock.
 
-    `generation` of a row is that of `chain.generation_of_run`. `expected` is the newer generation seen in Redis, to be
-    forced down; else empty.
+    A row's `generation` is `chain.generation_of_run`. `expected` is a newer generation found in Redis, to be
+    overwritten; else ''.
     """
 
     member: str
@@ -171,7 +171,7 @@ class Definition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntryView:
-    """What Redis holds of one member, for display and comparison. Numbers are None where absent or `garbage`."""
+    """What Redis holds of one member, for display and comparison. Numbers are None if absent or `garbage`."""
 
     point_ms: int | None
     score_ms: int | None
@@ -183,7 +183,7 @@ class EntryView:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts of one shard at one instant. A sound shard has as many points and generations as members."""
+    """Counts of one shard at one instant. A healthy shard has as many points and generations as members."""
 
     now_ms: int
     members: int
@@ -193,13 +193,13 @@ class Stats:
     epoch: str | None
     points: int = 0
     generations: int = 0
-    #: Of the members, jobs and backfilled points: all, and due ones.
+    #: Members of the second lane (jobs and backfilled points): all, and due ones.
     jobs: int = 0
     jobs_due: int = 0
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Return the items of each key, in their order."""
+    """Return the items by key, in their original sequence."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

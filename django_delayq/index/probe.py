@@ -1,11 +1,13 @@
-"""What is wrong with a server: found by workers and by `check --deploy`. `engine.py` looks, this judges.
+"""Judges a server's fitness, for workers and for `check --deploy`. `engine.py` collects the facts.
 
 Note [Refuse or warn]
-A worker refuses what would lose or falsify points later, in silence: a server that evicts keys, and one that does not
-run the scripts as they are meant. It warns of what costs nothing yet or what it cannot be sure of, once in its log. The
-rest (no persistence: the workers rebuild) is for `check --deploy` alone.
-It looks at its start, and again when a server's run id is another: it was restarted, or a replica took its place, which
-may be of another version, with other settings and other users. Then a refusal is a drain: what runs is recorded.
+A worker refuses a server that would silently lose or falsify due points later: one that evicts keys, or does not run
+the scripts as required. It warns once, in its log, of problems without immediate cost or certainty. The rest (no
+persistence: workers rebuild) is left to `check --deploy`.
+
+Workers examine servers at start, and again when a run id changes: the server was restarted, or a replica with another
+version, other settings or other users replaced it. A refusal at that time is a drain: running tasks are still
+recorded.
 """
 
 import logging
@@ -20,16 +22,16 @@ from .engine import Look, look, run_ids
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Clocks that differ by more are told.
+#: Maximum difference between clocks, in seconds, that is not reported.
 CLOCK_SECONDS = 1.0
 
 
 class UnfitServer(BrokerError):
-    """A server that must not be worked with: it evicts keys, or does not run the scripts as it must."""
+    """A server that must not be used: it evicts keys, or does not run the scripts as required."""
 
 
 class Finding(NamedTuple):
-    """Something wrong. `id` is that of the system check: with E a worker refuses, with W it warns."""
+    """A problem of a server. `id` is that of the system check: workers refuse E and warn of W."""
 
     id: str
     message: str
@@ -44,11 +46,11 @@ class Finding(NamedTuple):
 
 
 def examine(broker: Broker, said: set[str]) -> str:
-    """Look at the servers; return their run ids. Log each warning whose id is not in `said`, and put it there.
+    """Examine the servers; return their run ids. Log each warning whose id is not in `said`, and add it.
 
     Raises:
-        UnfitServer: One is not fit; the message says what to do.
-        BrokerUnavailable: One does not answer.
+        UnfitServer: A server is not fit; the message says what to do.
+        BrokerUnavailable: A server does not answer.
         BrokerError: The login is refused, or a server cannot write to its disk.
     """
     looks = look(broker)
@@ -64,7 +66,7 @@ def examine(broker: Broker, said: set[str]) -> str:
 
 
 def findings(looks: Iterable[Look]) -> list[Finding]:
-    """Return what is wrong with the servers, each kind once: for the first server that has it."""
+    """Return the problems of the servers; each id once, for the first server that has it."""
     looks = list(looks)
     found = [*(finding for each in looks for finding in _server(each)), *_clocks(looks)]
     return list({finding.id: finding for finding in reversed(found)}.values())[::-1]
@@ -96,7 +98,7 @@ def _server(each: Look) -> Iterator[Finding]:
 
 
 def _misbehaves(each: Look) -> str:
-    """Return in what way a server does not do what the scripts need, or nothing."""
+    """Return how a server deviates from what the scripts need, '' if it does not."""
     if each.refusal:
         return each.refusal
     before, after = each.clock_us
@@ -115,7 +117,7 @@ def _misbehaves(each: Look) -> str:
 
 
 def _clocks(looks: list[Look]) -> Iterator[Finding]:
-    """Compare the clocks. What a round trip may have taken never counts as a difference."""
+    """Compare the clocks. The duration of a round trip never counts as a difference."""
     hint = "Have both follow NTP: Redis' clock says when something is due, this machine's when an edit takes effect."
     for each in looks:
         least, most = each.ahead_seconds

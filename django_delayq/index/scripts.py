@@ -1,6 +1,5 @@
-"""The Lua scripts, read from the package once. One file per command; each is called by one method of `Broker`.
-
-Their replies as values, and members as they stand in Redis. Garbage is never an error here.
+"""The Lua scripts, read from the package once; each is called by one method of `Broker`. Parses their replies: garbage
+is never an error here.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ NAMES = ("claim", "renew", "settle", "upsert", "stats", "epoch", "probe")
 
 @lru_cache(maxsize=len(NAMES))
 def load(name: str) -> tuple[str, str]:
-    """Return a script's text, with the prelude in front, and its SHA1 as EVALSHA wants it."""
+    """Return a script's text, with the prelude in front, and its SHA1 for EVALSHA."""
     folder = files(__package__).joinpath("lua")
     text = "".join(folder.joinpath(f"{part}.lua").read_text("utf-8") for part in ("_prelude", name))
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
@@ -36,16 +35,16 @@ class Call(NamedTuple):
 
 
 class Scripts:
-    """Runs scripts on one client's servers. Safe to share between threads."""
+    """Runs scripts on the servers of one client. Thread-safe."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     def run(self, name: str, calls: Sequence[Call]) -> list[Any]:
-        """Run a script for each call, in one round trip; two where the server does not know it.
+        """Run a script for each call, in one round trip; two if the server does not know it; one per call in a
+        cluster.
 
-        In a cluster each takes a round trip of its own. Others may have run where one fails: the first error is raised,
-        as `translated` has it.
+        Raises the first error, as `translated` does; other calls may have been executed.
         """
         text, sha = load(name)
         try:
@@ -65,7 +64,6 @@ class Scripts:
         return replies
 
     def _execute(self, requests: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Return the replies by redis-py's client, an error reply as its exception."""
         if len(requests) > 1 and pipelines(self._client):
             pipeline = self._client.pipeline(transaction=False)
             for request in requests:
@@ -82,26 +80,26 @@ def _run(client: Any, request: Sequence[Argument]) -> Any:
         return error
 
 
-#: The end of the year 9999 in ms.
+#: The end of the year 9999, in ms.
 LAST_MS = 253_402_300_799_999
 
 
 def text(value: Any) -> str:
-    """Accept bytes and str replies. Garbage bytes become surrogates, never an error, and `wire` turns them back."""
+    """Decode a reply, bytes or str. Invalid bytes become surrogates, which `wire` turns back."""
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 
 
 def wire(member: str) -> bytes:
-    """Return a member as it stands in Redis."""
+    """Return a member as Redis stores it."""
     return member.encode("utf-8", "surrogateescape")
 
 
-#: Makes an argument of rows: see Note [One text] in `lua/_prelude.lua`.
+#: Encodes rows as one argument: see Note [One text] in `lua/_prelude.lua`.
 packed = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def number(value: Any) -> int | None:
-    """Return a whole number from 0 to 2^53, or None for nothing and for garbage: what Lua's `whole` accepts."""
+    """Return an integer from 0 to 2^53 - 1, None for nothing or garbage: what Lua's `whole` accepts."""
     if value is None:
         return None
     try:
@@ -112,7 +110,9 @@ def number(value: Any) -> int | None:
 
 
 def claimed_ms(holder: str) -> int | None:
-    """Return when a fence was given, by the server's clock; it may be followed by more. None for what is none."""
+    """Return when a fence, or the holder that begins with it, was claimed, in ms of the server's clock; None if it is
+    not a fence.
+    """
     found, dot, _ = holder.partition(".")
     return number(found) or None if dot else None
 
@@ -123,19 +123,19 @@ def clock_ms(value: Any) -> int:
 
 
 def head_ms(value: Any) -> int | None:
-    """Return a score as ms: damaged ones of the past as 0, so that they come due; None for never."""
+    """Return a score as ms: negative (damaged) scores as 0, so that they come due; None for never."""
     score = float(value)
     return None if score >= 2**53 else int(max(0.0, score))
 
 
 def instant_ms(value: Any) -> int | None:
-    """Return ms since the epoch, or None for nothing, for garbage and for what lies beyond the calendar."""
+    """Return ms since the epoch; None for nothing, garbage and instants after the year 9999."""
     found = number(value)
     return found if found is not None and found <= LAST_MS else None
 
 
 def read_claim(reply: Any, worker: str) -> Claim:
-    """See Note [One text] in `lua/_prelude.lua`; what is garbage in Redis is '' there."""
+    """Parse the reply of claim.lua, in which garbage is ''. See Note [One text] in `lua/_prelude.lua`."""
     now, head, epoch, fence, *rest = json.loads(text(reply))
     entries = []
     for at in range(0, len(rest), 5):

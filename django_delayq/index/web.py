@@ -1,4 +1,4 @@
-"""Redis for web requests: short timeouts, and nothing is tried again where it failed a moment ago."""
+"""Redis for web requests: short timeouts, and no attempts for a few seconds after a failure."""
 
 import threading
 import time
@@ -13,9 +13,9 @@ from .broker import Broker
 
 Answer = TypeVar("Answer")
 
-#: A request waits at most this long for Redis, for connecting and for each answer.
+#: Maximum seconds that a request waits for Redis: to connect, and for each reply.
 TIMEOUT_SECONDS = 0.3
-#: After a failure no request tries again for so long.
+#: Seconds without attempts after a failure.
 BREAKER_SECONDS = 5.0
 
 _lock = threading.Lock()
@@ -24,16 +24,16 @@ _broken_until = 0.0
 
 
 class NotAsked(BrokerUnavailable):
-    """Redis failed a moment ago, which was logged then; or it is sent nothing."""
+    """Redis failed a moment ago, which was logged, or is not used at all."""
 
 
 def ask(what: Callable[[Broker], Answer]) -> Answer:
-    """Read from Redis, or write to it, as a web request may; not at all where it failed a moment ago.
+    """Call `what` with the broker, unless Redis failed a moment ago.
 
     Raises:
-        NotAsked: It failed less than BREAKER_SECONDS ago; or nothing is sent, see `conf.why_no_redis`.
-        BrokerUnavailable: Redis does not answer; nothing is known.
-        BrokerError: Redis answered with an error.
+        NotAsked: Redis failed less than BREAKER_SECONDS ago, or is not used: see `conf.why_no_redis`.
+        BrokerUnavailable: Redis does not answer; the result is unknown.
+        BrokerError: Redis replied with an error.
     """
     broker = shared_broker()
     try:
@@ -57,14 +57,14 @@ def shared_broker() -> Broker:
 
 
 def open_breaker() -> None:
-    """Have nobody ask for BREAKER_SECONDS."""
+    """Stop all attempts for BREAKER_SECONDS."""
     global _broken_until
     with _lock:
         _broken_until = time.monotonic() + BREAKER_SECONDS
 
 
 def forget_broker(**kwargs: object) -> None:
-    """Connect anew at the next use, with the breaker closed."""
+    """Reconnect at the next use, with the breaker closed."""
     global _broker, _broken_until
     if kwargs.get("setting", "DELAYQ") in ("DELAYQ", "CACHES"):
         with _lock:

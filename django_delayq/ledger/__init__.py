@@ -1,4 +1,4 @@
-"""The ledger: reads what is decided, writes outcomes and states. Never touches Redis.
+"""The ledger: reads schedules and runs, writes outcomes and states. Never touches Redis.
 
 See `recording.py`, Note [Compare and set].
 """

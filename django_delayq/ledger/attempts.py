@@ -1,7 +1,4 @@
-"""The attempts of a due point: those before the last one in the column `attempts`, the last one in the row itself.
-
-Fills in rows in memory; writes nothing.
-"""
+"""The attempts of a run, in memory: former attempts in the column `attempts`, the last one in the row itself."""
 
 from datetime import datetime
 
@@ -11,17 +8,15 @@ from ..models import Status
 from ..recurrence import to_ms
 from .rows import AnyRun
 
-#: Rows that tell of no execution of their own.
+#: Statuses without an execution.
 _NOT_EXECUTED = frozenset((Status.QUEUED, Status.SKIPPED))
 
 
 def keep_former(run: AnyRun, lapsed_at: datetime | None = None, *, ended: bool = False) -> None:
-    """Keep the attempt that an open row tells of, before another one begins or the row is closed.
+    """Add the attempt of an open row to `attempts`, before the next attempt begins or the row is closed.
 
-    `ended`: of a row with an outcome, before it is tried anew.
-
-    A row that runs is one whose worker did not end it. One that is not saved yet says so for a worker of which nothing
-    is known but when it claimed: `lapsed_at`.
+    `ended`: the row has an outcome and is about to be retried. The worker of a `running` row did not end the attempt;
+    if the row is not saved yet, only the time of that worker's claim is known, `lapsed_at`.
     """
     before = history.from_json(run.attempts)
     worker, started = ("", _ms(lapsed_at)) if not run.pk else (run.worker, _ms(run.started_at))
@@ -35,9 +30,9 @@ def keep_former(run: AnyRun, lapsed_at: datetime | None = None, *, ended: bool =
 
 
 def attempts_of(run: AnyRun) -> list[Attempt]:
-    """Return the attempts of a row, oldest first; the last one may still run.
+    """Return the attempts of a row, oldest first; the last one may still be running.
 
-    Whoever closed the row has kept its last attempt first, so that this one is there twice: it has one start.
+    `keep_former` may have kept the last attempt of a closed row too: both then have the same start.
     """
     before = history.from_json(run.attempts)
     started = _ms(run.started_at)

@@ -1,15 +1,13 @@
-"""Reads, inserts and updates many rows as tuples, in one statement or a few. Knows the database, but no rule.
+"""Reads, inserts and updates many rows as tuples, in one statement or a few. Implements no rule of scheduling.
 
 Note [Tuples]
-A worker reads and writes thousands of rows a second. Django would make an instance of each row and look at each value
-several times, and that would be nine tenths of the worker's time. So what is asked for each batch is asked here: by
-statements that Django has made, once, or of its names of tables and columns. PostgreSQL gets the rows of a statement as
-one text of JSON, because that is written and read in C; the others get their values one by one.
+A worker reads and writes thousands of rows per second. Instances of Django's models would take nine tenths of its
+time. So the queries of each batch use SQL that Django compiled once, or that is built from Django's names of tables
+and columns. PostgreSQL receives the rows of a statement as one JSON text, which is written and read in C.
 
 Note [By the index]
-Where PostgreSQL's planner sees a hundred keys and a table of ten thousand rows, it reads all of the table that is
-joined, and takes three times as long. Keys that come out of a subquery it cannot see; it takes them for ten, and goes
-by the index.
+Given a hundred keys and a table of ten thousand rows, PostgreSQL's planner scans the joined table, which takes three
+times as long. It cannot see keys from a subquery: it assumes ten of them, and uses the index.
 """
 
 import json
@@ -33,19 +31,19 @@ Convert = Callable[[Any], Any]
 
 
 class MissingTables(DelayQError):
-    """The database does not have our tables yet: `manage.py migrate` makes them."""
+    """The database does not have our tables yet: `manage.py migrate` creates them."""
 
 
 def _among(field: Any, connection: BaseDatabaseWrapper) -> str:
-    """Return the condition that a column is one of a list, which is one parameter. See Note [By the index]."""
+    """Return the condition that a column is in a list, which is one parameter. See Note [By the index]."""
     return f"= ANY(ARRAY(SELECT json_array_elements_text(%s)::{field.rel_db_type(connection)}))"
 
 
 class Reader:
-    """Columns of rows that are chosen by one of their columns. `names` are as in `values_list`."""
+    """Reads columns of rows that are selected by one column, the key. `names` are as in `values_list`."""
 
     def __init__(self, model: type[Model], key: str, names: Sequence[str], using: str, *, lock: bool = False) -> None:
-        """`lock`: lock the rows that are read, by the order of the key; those that others have locked are left out."""
+        """With `lock`, lock the rows in order of the key; skip rows that other transactions have locked."""
         self._using, connection = using, connections[using]
         compiler = model._base_manager.using(using).order_by().values_list(*names).query.get_compiler(using=using)
         sql, self._parameters = compiler.as_sql()
@@ -54,7 +52,7 @@ class Reader:
             (index, convert) for index, column in enumerate(columns) if (convert := _reading(column, connection))
         ]
         self._in_c = _instants_in_c(connection)
-        # A sign before a column hides its type from Python's module, which else converts each value, and slowly.
+        # A sign before a column hides its type from Python's sqlite3 module, whose converters are slow.
         sign = "+" if connection.vendor == "sqlite" else ""
         selected = ", ".join(sign + column for _, (column, _), _ in compiler.select)
         self._sql = f"SELECT {selected}{sql[sql.index(' FROM ') :]}"  # noqa: S608
@@ -69,7 +67,7 @@ class Reader:
             self._end += f" {how}"
 
     def read(self, keys: Collection[Any], where: str = "") -> list[list[Any]]:
-        """Return the rows with these keys, by their order; `where` is more SQL without values of anybody's."""
+        """Return the rows with these keys, ordered by key. `where` is additional SQL without user input."""
         if not keys:
             return []
         connection = connections[self._using]
@@ -78,7 +76,7 @@ class Reader:
             among, values = f"{self._key} BETWEEN %s AND %s", [keys.start, keys.stop - 1]
             if connection.vendor == "postgresql":  # see Note [By the index]
                 among = f"{self._key} = ANY(ARRAY(SELECT generate_series(%s, %s)))"
-        elif connection.vendor == "postgresql":  # one parameter: its driver looks for each in the text, in Python
+        elif connection.vendor == "postgresql":  # one parameter: the driver searches the SQL for each one, in Python
             among, values = f"{self._key} {self._among}", [json.dumps(values)]
         else:
             among = f"{self._key} IN ({', '.join(['%s'] * len(keys))})"
@@ -93,7 +91,6 @@ class Reader:
 
 
 def _converted(row: Sequence[Any], converters: Sequence[tuple[int, Convert]]) -> list[Any]:
-    """Return a row with some of its values converted, but for those that are None."""
     values = list(row)
     for index, convert in converters:
         value = values[index]
@@ -103,7 +100,7 @@ def _converted(row: Sequence[Any], converters: Sequence[tuple[int, Convert]]) ->
 
 
 def _reading(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
-    """Return what makes a value of a database into one of Python; None where it is one."""
+    """Return the converter from database values to Python, or None if no conversion is needed."""
     field = column.output_field
     if isinstance(field, JSONField) and not connection.ops.get_db_converters(column):
         return lambda text: [] if text == "[]" else {} if text == "{}" else json.loads(text)
@@ -128,26 +125,25 @@ def _reading(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
 
 
 def _instant_of(text: str) -> datetime | None:
-    """Return the instant of a text without a zone, in UTC, or of whatever else somebody's own SQL has written."""
+    """Parse a text without a time zone as UTC; also accept other formats, as users' own SQL may write them."""
     try:
-        instant = datetime.fromisoformat(f"{text}+00:00")  # a tenth of what putting the zone in afterwards takes
+        instant = datetime.fromisoformat(f"{text}+00:00")  # ten times as fast as adding the zone afterwards
     except ValueError:
         instant = parse_datetime(str(text))  # type: ignore[assignment]
     return instant if instant is None or instant.tzinfo is not None else instant.replace(tzinfo=UTC)
 
 
 def _naive_utc(connection: BaseDatabaseWrapper) -> bool:
-    """Say whether instants stand there in UTC and are read without a zone: `UTCDateTimeField` on SQLite."""
     return connection.vendor == "sqlite" and connection.timezone in (None, UTC)
 
 
 def _instants_in_c(connection: BaseDatabaseWrapper) -> bool:
-    """Say whether the driver can make instants in C. Django's way, in Python, takes three quarters of reading a row."""
+    """Return True if the driver can parse instants in C. In Python, that takes 3/4 of reading a row."""
     return getattr(getattr(connection, "Database", None), "__name__", "") == "psycopg"
 
 
 class Writer:
-    """Inserts and updates rows of these columns; `names` are attributes of the model."""
+    """Inserts and updates rows of these columns. `names` are attributes of the model."""
 
     def __init__(self, model: type[Model], names: Sequence[str], using: str) -> None:
         self._using, connection = using, connections[using]
@@ -157,7 +153,7 @@ class Writer:
         self._among = _among(fields[0], connection)
         self._table, self._pk = quoted(model._meta.db_table), quoted(str(model._meta.pk.column))
         self._writing = [(i, write) for i, field in enumerate(fields) if (write := _writing(field, connection))]
-        # PostgreSQL gets many rows as JSON, and one as values: it plans that in half the time.
+        # PostgreSQL receives many rows as JSON, but one row as values: planning that takes half the time.
         as_text: dict[int, Convert] = {i: json.dumps for i, field in enumerate(fields) if isinstance(field, JSONField)}
         self._writing_one = list((dict(self._writing) | as_text).items())
         columns = ", ".join(self._columns)
@@ -167,10 +163,10 @@ class Writer:
         self._records = f"(SELECT {values} FROM jsonb_array_elements(%s::jsonb) v) x({columns})"  # noqa: S608
 
     def insert(self, rows: Iterable[Sequence[Any]], *, over: Sequence[str] = ()) -> list[int]:
-        """Insert rows; return their primary keys. Where one is there already, write these columns over it, if any.
+        """Insert rows; return their primary keys. With `over`, overwrite these columns of rows that exist.
 
         Raises:
-            DataError, IntegrityError: None was inserted; the transaction, on PostgreSQL, is to be rolled back.
+            DataError, IntegrityError: No row was inserted. On PostgreSQL, roll the transaction back.
         """
         written, connection = [_converted(row, self._writing) for row in rows], connections[self._using]
         end = ", ".join(f"{name} = EXCLUDED.{name}" for name in map(connection.ops.quote_name, over))
@@ -180,7 +176,7 @@ class Writer:
                 sql = f"{self._into} SELECT * FROM {self._records}{end} RETURNING {self._pk}"  # noqa: S608
                 cursor.execute(sql, [_json(written)])
                 return [key for (key,) in cursor.fetchall()]
-            if connection.vendor == "sqlite":  # has one writer, and counts on
+            if connection.vendor == "sqlite":  # one writer at a time: the keys are consecutive
                 cursor.executemany(f"{self._one}{end}", written)
                 cursor.execute("SELECT last_insert_rowid()")
                 last = cursor.fetchone()[0]
@@ -192,10 +188,10 @@ class Writer:
         return keys
 
     def insert_one(self, row: Sequence[Any], *, unless_there: str = "") -> int:
-        """Insert a row; return its primary key. 0 where another one has its value of the column `unless_there`.
+        """Insert a row; return its primary key, or 0 if another row has its value of the column `unless_there`.
 
         Raises:
-            DataError, IntegrityError: It was not inserted.
+            DataError, IntegrityError: The row was not inserted.
         """
         connection, sql = connections[self._using], self._one
         if unless_there:
@@ -209,7 +205,7 @@ class Writer:
             return int(cursor.lastrowid or 0) if cursor.rowcount else 0
 
     def update(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Write rows over those whose column of the first name is the same."""
+        """Update rows: the first column is the key, the others are written."""
         written = [_converted(row, self._writing) for row in rows]
         if not written:
             return
@@ -230,14 +226,14 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _element(at: int, field: Any, connection: BaseDatabaseWrapper) -> str:
-    """Return a column's value out of a row that PostgreSQL has got as a list; one too long is refused by the column."""
+    """Return the SQL of a value in a JSON row. The cast omits the length, which would truncate silently."""
     if isinstance(field, JSONField):
         return f"NULLIF(v->{at}, 'null')"
     return f"(v->>{at})::{field.rel_db_type(connection).partition('(')[0]}"
 
 
 def _writing(field: Any, connection: BaseDatabaseWrapper) -> Convert | None:
-    """Return what makes a value of Python into one for a database, or for JSON; None where it is one."""
+    """Return the converter from Python to database or JSON values, or None if no conversion is needed."""
     postgresql = connection.vendor == "postgresql"
     if isinstance(field, JSONField):
         return None if postgresql else json.dumps
@@ -250,38 +246,37 @@ def _writing(field: Any, connection: BaseDatabaseWrapper) -> Convert | None:
     return None
 
 
-_iso_of = lru_cache(maxsize=1000)(datetime.isoformat)  # a batch has some of them many times
+_iso_of = lru_cache(maxsize=1000)(datetime.isoformat)  # instants repeat within a batch
 
 
 @lru_cache(maxsize=1000)
 def _text_of(instant: datetime) -> str:
-    """Return an instant as Django stores it where it stores no zone."""
     instant = instant.astimezone(UTC)
-    return datetime.combine(instant, instant.time()).isoformat(" ")  # a third of what taking the zone away takes
+    return datetime.combine(instant, instant.time()).isoformat(" ")  # three times as fast as removing the zone
 
 
 @cache
 def reader(model: type[Model], key: str, names: tuple[str, ...], using: str, *, lock: bool = False) -> Reader:
-    """Return the one `Reader` for these."""
+    """Return the cached `Reader` for these arguments."""
     return Reader(model, key, names, using, lock=lock)
 
 
 @cache
 def writer(model: type[Model], names: tuple[str, ...], using: str) -> Writer:
-    """Return the one `Writer` for these."""
+    """Return the cached `Writer` for these arguments."""
     return Writer(model, names, using)
 
 
-#: See `locks.py`, Note [Nobody's row is waited for].
+#: Maximum wait for a lock on PostgreSQL, in ms. See `locks.py`, Note [Nobody's row is waited for].
 LOCK_MS = 500
 
 
 @contextmanager
 def writing(using: str) -> Iterator[None]:
-    """Begin a transaction that waits for nobody's lock for longer than LOCK_MS; within another one, as that one does.
+    """Begin a transaction that waits at most LOCK_MS for a lock; a nested one keeps the limit of the outer one.
 
     Raises:
-        OperationalError: Somebody has locked what cannot be skipped.
+        OperationalError: Another transaction holds a lock that cannot be skipped.
     """
     outermost = not connections[using].in_atomic_block
     with transaction.atomic(using=using):
@@ -292,29 +287,25 @@ def writing(using: str) -> Iterator[None]:
 
 
 def database() -> str:
-    """Return the alias of the database that holds schedules, states and runs together."""
+    """Return the alias of the database that holds schedules, states and runs."""
     return router.db_for_write(Schedule)
 
 
 def check_tables() -> None:
-    """Make sure that the migrations were run.
-
-    Raises:
-        MissingTables: They were not; says what to do.
-    """
+    """Raise `MissingTables`, which says what to do, if the migrations were not run."""
     using = database()
     if Schedule._meta.db_table not in connections[using].introspection.table_names():
         raise MissingTables(f"The database {using!r} has no tables of django_delayq. Run: manage.py migrate")
 
 
-#: Seconds. A writer of SQLite that waits less than this for its turn gives up while workers are busy.
+#: Minimum `timeout` of SQLite, in seconds. With a shorter one, writes fail while workers are busy.
 LEAST_TIMEOUT_SECONDS = 10
 WANTED = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL;"}
 _WAL = re.compile(r"journal_mode\s*[=(]\s*['\"]?wal", re.IGNORECASE)
 
 
 def lacking(connection: BaseDatabaseWrapper) -> list[str]:
-    """Return what the OPTIONS of this database lack; nothing where it is no file of SQLite."""
+    """Return what the OPTIONS of this database lack; an empty list if it is not an SQLite file."""
     name, options = str(connection.settings_dict["NAME"]), _options(connection)
     if connection.vendor != "sqlite" or ":memory:" in name or "mode=memory" in name:
         return []
@@ -330,10 +321,7 @@ def lacking(connection: BaseDatabaseWrapper) -> list[str]:
 
 
 def prepare(connection: BaseDatabaseWrapper) -> list[str]:
-    """Set the OPTIONS that the project does not set, for all threads of this process; return what was lacking.
-
-    For a process of ours, at its start: the file keeps the WAL mode, the rest is of this process alone.
-    """
+    """Set missing OPTIONS in this process, at its start; return what was missing. The file keeps the WAL mode."""
     found = lacking(connection)
     if found:
         options = _options(connection)
@@ -349,7 +337,7 @@ def _options(connection: BaseDatabaseWrapper) -> dict[str, Any]:
 
 
 def _is_wal(name: str) -> bool:
-    """Say whether the file is in this mode already: it keeps it. Bytes 18 and 19 of its header are 2 then."""
+    """Return True if the file is in WAL mode, which it keeps: bytes 18 and 19 of its header are then 2."""
     with suppress(OSError), Path(name).open("rb") as file:
         return file.read(20)[18:] == b"\x02\x02"
     return False

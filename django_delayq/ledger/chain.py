@@ -1,8 +1,8 @@
-"""Which due point of a schedule comes next: definition and state in, one point out. Reads no clock and no server.
+"""Computes the next due point of a schedule from its definition and state. Reads no clock and no server.
 
 Note [First missing point]
-A schedule's chain goes on at its first missing point: the oldest open row of the chain, else the first point after
-max(last_due_at, effective_from). It never starts from "now", so nothing that fell due during an outage is forgotten,
+A schedule's chain continues at its first missing point: the oldest open row of the chain, else the first point after
+max(last_due_at, effective_from). It never starts from "now", so no point that fell due during an outage is forgotten,
 and never before the last edit, so an edit creates no due point in the past.
 """
 
@@ -22,23 +22,20 @@ def member_of(schedule_pk: int) -> str:
 
 
 def member_of_run(run: AnyRun) -> str:
-    """Return the member of a row: of a job or a backfilled point `j<pk>`, of any other `r<pk>`.
-
-    They are in two lanes: see `index/lua/_prelude.lua`, Note [Lanes].
-    """
+    """Return the member of a row: `j<pk>` for jobs and backfills, else `r<pk>`. See `_prelude.lua`, Note [Lanes]."""
     return f"{'j' if run.origin in (Origin.JOB, Origin.BACKFILL) else 'r'}{run.pk}"
 
 
 def generation_of_run(run: AnyRun) -> int:
-    """Return what tells a row from another one with its primary key, as a restored database may have: when it was made.
+    """Return a number that distinguishes a row from others with its primary key, as in a restored database.
 
-    In µs since the epoch; one more for each time that a job was retried.
+    It is the creation time in µs since the epoch, plus 1 for each retry of the job by a user.
     """
     return micros(run.created_at) + (run.generation if run.token else 0)
 
 
 def parse_member(member: str) -> tuple[str, int] | None:
-    """Return ('s' or 'r', primary key) of the member of a schedule or a row, None for anything else."""
+    """Return ('s', primary key) for a schedule's member, ('r', primary key) for a row's, None for anything else."""
     kind, number = member[:1], member[1:]
     if kind not in ("s", "r", "j") or not (number.isascii() and number.isdecimal()) or len(number) > 18:
         return None
@@ -46,7 +43,7 @@ def parse_member(member: str) -> tuple[str, int] | None:
 
 
 def state_of(schedule: AnySchedule) -> AnyState:
-    """Return the schedule's state, a blank unsaved one where it has none yet."""
+    """Return the schedule's state, or a blank unsaved one."""
     try:
         return schedule.state
     except ScheduleState.DoesNotExist:
@@ -56,7 +53,7 @@ def state_of(schedule: AnySchedule) -> AnyState:
 
 
 def next_point(schedule: AnySchedule, state: AnyState) -> datetime | None:
-    """Return the first undecided point in whole ms, or None where the schedule is exhausted.
+    """Return the first undecided point, in whole ms, or None if there is no further point.
 
     Raises:
         InvalidRecurrence: The row holds no usable recurrence.
@@ -80,7 +77,7 @@ def next_point(schedule: AnySchedule, state: AnyState) -> datetime | None:
 
 
 def left_undecided(schedule: AnySchedule, state: AnyState) -> datetime | None:
-    """Return the first undecided point of the definitions before the last edit, as the edit noted it (rule R8)."""
+    """Return the first point that definitions before the last edit left undecided, as the edit noted it (rule R8)."""
     due = state.next_due_at
     if due is None or not schedule.created_at < due <= schedule.effective_from:
         return None
@@ -88,7 +85,7 @@ def left_undecided(schedule: AnySchedule, state: AnyState) -> datetime | None:
 
 
 def exhausted_reason(schedule: AnySchedule, state: AnyState) -> str:
-    """Say in words why there is no further point."""
+    """Return the reason why there is no further point."""
     if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
         return f"It has run {state.run_count} times, as often as it was asked to."
     if schedule.kind == Schedule.Kind.ONCE:

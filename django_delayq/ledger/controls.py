@@ -1,4 +1,4 @@
-"""What people hold back or want to be stopped at the moment, as workers need it."""
+"""Reads the pauses, limits and stop requests of users, in the form that workers need."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from .bulk import database
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """Which queues, and tasks by their present names, are paused, each with the reason, and the limits of queues."""
+    """The paused queues and tasks, by current names, each with the reason; and the limits of queues."""
 
     queues: Mapping[str, str] = field(default_factory=dict)
     tasks: Mapping[str, str] = field(default_factory=dict)
@@ -18,25 +18,17 @@ class HeldBack:
 
     @property
     def paused(self) -> Collection[tuple[str, str]]:
-        """Kind and name of each that is paused."""
+        """(kind, name) of each paused queue or task."""
         return {("queue", name) for name in self.queues} | {("task", name) for name in self.tasks}
 
 
 def held_back() -> list[Control]:
-    """Return the rows that hold something back now.
-
-    Raises:
-        django.db.Error: Nothing is known.
-    """
+    """Return the pauses and limits that are in force."""
     return list(Control.objects.using(database()).in_force())
 
 
 def read_held_back() -> HeldBack:
-    """Read it in one query.
-
-    Raises:
-        django.db.Error: Nothing is known.
-    """
+    """Return the pauses and limits that are in force, by name, with one query."""
     queues, tasks, most = dict[str, str](), dict[str, str](), dict[str, int]()
     for row in held_back():
         if row.is_paused():
@@ -50,10 +42,6 @@ def read_held_back() -> HeldBack:
 
 
 def read_cancellations(runs: Collection[int]) -> dict[int, str]:
-    """Return which of these runs are to be stopped, by primary key, each with the user who has asked for it.
-
-    Raises:
-        django.db.Error: Nothing is known.
-    """
+    """Return which of these runs to stop, by primary key, each with the user who requested it."""
     rows = Cancellation.objects.using(database()).filter(run__in=list(runs))
     return dict(rows.values_list("run", "asked_by"))

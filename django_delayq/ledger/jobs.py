@@ -1,16 +1,15 @@
-"""Jobs in the ledger: added, found, cancelled, moved, retried. Never touches Redis.
+"""Jobs in the ledger: inserts, finds, cancels, moves, retries and deletes them. Never touches Redis.
 
 Note [Unique keys]
-A job holds its key in a nullable column with a unique constraint, until it starts or until it has ended. A taken key is
-no error of the database: the row is not inserted, and the job that has the key is returned, locked for the rest of the
-caller's transaction. So what the caller writes in that transaction is there when the job starts: the worker that would
-start it finds the row locked, and comes back. Keys of one call are taken in their order. Two open transactions that
-take two keys in opposite order wait for each other, and the database ends one of them with an error.
+A job holds its key in a nullable column with a unique constraint, until it starts or until it ends. If the key is
+taken, the holder's row is returned instead, locked for the rest of the caller's transaction. So the holder sees what
+the caller writes: a worker that would start it finds the row locked, and tries again later. The keys of a call are
+locked in sorted order. Two transactions that take two keys in opposite order deadlock, and the database ends one of
+them.
 
 Note [Beside its cause]
-A callback is put into the queue of the run that has ended. One transaction writes the outcome and the row of its
-callback: so there is one for each outcome that was recorded, and none for others, whichever worker dies when. It has no
-callbacks of its own.
+A callback is put into the queue of the run that ended. One transaction writes the outcome and the callback's row, so
+a crash never leaves one without the other. A callback has no callbacks of its own.
 """
 
 import logging
@@ -33,17 +32,17 @@ from .bulk import database, writer
 from .reading import count_values, with_status
 from .rows import Outcome, RunRow, Won
 
-#: What `enqueue()` writes of a row; all other columns have their defaults.
+#: Columns that `enqueue()` writes; the others keep their defaults.
 NEW_JOB = (
     "task", "queue", "origin", "apart", "due_at", "status", "created_at", "token", "backend", "priority", "call",
     "options", "unique_key",
 )  # fmt: skip
 _values = attrgetter(*NEW_JOB)
-#: What is read of the job that has a key.
+#: Columns that are read of the job that holds a unique key.
 _STANDS = ("pk", "token", "queue", "backend", "priority", "due_at", "created_at")
-#: How often the job that has a key is looked for, before the new one goes without it.
+#: Attempts to insert a job or find the holder of its unique key, before it is inserted without the key.
 _ROUNDS = 5
-#: Rows that one statement inserts.
+#: Maximum rows per INSERT.
 _BATCH = 1000
 
 
@@ -55,12 +54,12 @@ def _jobs(using: str | None = None) -> QuerySet[Run]:
 
 
 def add_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Insert jobs in the current transaction, all or none; give them their keys.
+    """Insert jobs in the current transaction, all or none; set their primary keys.
 
-    Return for each the row that stands: itself, or the one that has its unique key. See Note [Unique keys].
+    Return for each its own row, or that of the job that holds its unique key. See Note [Unique keys].
 
     Raises:
-        DatabaseError: None was inserted.
+        DatabaseError: No job was inserted.
     """
     using = database()
     if len(rows) == 1 and rows[0].unique_key is None:
@@ -88,7 +87,7 @@ def _add_unique(row: RunRow, using: str) -> RunRow:
         found = locked(_jobs(using).filter(unique_key=row.unique_key)).values(*_STANDS).first()
         if found is not None:
             return RunRow.job(row.task, **found)
-    row.unique_key = None  # the others start as fast as they come: as if each was enqueued after the start of the last
+    row.unique_key = None  # each holder started at once: as if this job came after the last start
     row.pk = writer(Run, NEW_JOB, using).insert_one(_values(row))
     return row
 
@@ -97,14 +96,14 @@ def _add_unique(row: RunRow, using: str) -> RunRow:
 
 
 def find_job(pk: int, token: str) -> Run | None:
-    """Return the row of a job; None where there is none, or it has expired."""
+    """Return the row of a job; None if it does not exist or has expired."""
     row = _jobs().filter(pk=pk, token=token).first()
     expired = row is not None and row.expires_at is not None and row.expires_at <= utcnow()
     return None if expired else row
 
 
 def cancel_job(job: Run, expires_at: datetime) -> bool:
-    """Write that a job which waits was cancelled, if it stands as it was read; its key is free then."""
+    """Record that a waiting job was cancelled, and free its key; return False if the row has changed."""
     when = "between two attempts" if job.attempt else "before it started"
     keep_former(job)
     values = {"status": Status.FAILED, "reason": "cancelled", "error": f"Cancelled {when}.", "finished_at": utcnow()}
@@ -112,7 +111,7 @@ def cancel_job(job: Run, expires_at: datetime) -> bool:
 
 
 def move_job(job: Run, due_at: datetime) -> bool:
-    """Write when a job which waits may start, if it stands as it was read; what it has waited so far counts no more."""
+    """Set when a waiting job may start, and restart its wait; return False if the row has changed."""
     return _change(job, due_at=due_at, claimed_at=None)
 
 
@@ -122,13 +121,12 @@ def _change(job: Run, **values: Any) -> bool:
 
 
 def retry_job(job: Run, now: datetime) -> bool:
-    """Let a job that has failed wait again, as it was enqueued but for its history, if it stands as it was read.
+    """Enqueue a failed job again, keeping only its history; return False if the row has changed.
 
-    It gets a fence of its own: so no outcome of an attempt from before is taken for one of the new attempts. A stop
-    that was asked for then is not meant for these.
+    A new fence keeps outcomes of older attempts from being taken for new ones. A stop request is deleted.
 
     Raises:
-        IntegrityError: Another job has its unique key. Nothing was written.
+        IntegrityError: Another job holds its unique key. Nothing was written.
     """
     key = (job.options or {}).get("unique_key")
     failed = job.status
@@ -146,15 +144,12 @@ def retry_job(job: Run, now: datetime) -> bool:
 
 
 def taken_by(key: str) -> Run | None:
-    """Return the job that has a unique key now."""
+    """Return the job that holds a unique key, or None."""
     return _jobs().filter(unique_key=key).first()
 
 
 def count_failed_jobs(most: int) -> Counter[str]:
-    """Count the jobs that have failed and are kept, by queue, among the `most` newest failures of each status.
-
-    A job that was cancelled while it waited has not failed.
-    """
+    """Count failed, not cancelled jobs by queue, among the `most` newest failures of each status."""
     rows = [with_status(status).order_by("-pk") for status in (Status.FAILED, Status.LOST)]
     failed = Counter[str]()
     for (queue, origin, reason), count in count_values(most, ("queue", "origin", "reason"), *rows).items():
@@ -164,19 +159,19 @@ def count_failed_jobs(most: int) -> Counter[str]:
 
 
 def find_expired(limit: int) -> list[int]:
-    """Return the keys of up to so many rows whose time is over."""
+    """Return the primary keys of up to `limit` expired rows."""
     rows = Run._base_manager.using(database()).filter(expires_at__isnull=False, expires_at__lt=utcnow())
     return list(rows.order_by("expires_at").values_list("pk", flat=True)[:limit])
 
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: What is called after an outcome; after all others nothing is.
+#: The callback field for each status; other outcomes have no callback.
 _AFTER: dict[str, str] = {Status.SUCCEEDED: "on_success", Status.FAILED: "on_failure", Status.LOST: "on_failure"}
 
 
 def call_back(outcomes: Sequence[Outcome], written: Sequence[Won]) -> None:
-    """Insert what follows the runs that were won, within their transaction, and note it in their outcomes."""
+    """Insert the callbacks of the runs that were won, in their transaction; set `callback` in the outcomes."""
     for outcome, got in zip(outcomes, written, strict=True):
         outcome.callback = _after(outcome) if got is Won.YES else None
     rows = [outcome.callback for outcome in outcomes if outcome.callback is not None]
@@ -185,7 +180,6 @@ def call_back(outcomes: Sequence[Outcome], written: Sequence[Won]) -> None:
 
 
 def _after(outcome: Outcome) -> RunRow | None:
-    """Return what follows a run that was won just now, None where nothing does."""
     run = outcome.run
     name = _AFTER.get(run.status)
     path: str = getattr(outcome.call, name) if name else ""
@@ -201,14 +195,14 @@ def _after(outcome: Outcome) -> RunRow | None:
 
 
 def _row(path: str, args: list[Any], queue: str, alias: str) -> RunRow:
-    """Where this code does not know the task, a worker that does will execute it."""
+    """Return a callback's row. This process need not know the task: a worker that does executes it."""
     task, now = registry.find_task(path), utcnow()
     values = {"call": {"args": args, "kwargs": {}}, "created_at": now, "priority": int(task.priority) if task else 0}
     return RunRow.job(path, queue, alias, now, new_tokens(1)[0], **values)
 
 
 def delete_job(job: Run) -> bool:
-    """Delete a job that has ended, and what it has said, if it stands as it was read."""
+    """Delete a job that has ended, and its output; return False if the row has changed."""
     using = job._state.db or database()
     rows = Run._base_manager.using(using).filter(pk=job.pk, status=job.status, attempt=job.attempt, fence=job.fence)
     with transaction.atomic(using=using):

@@ -1,12 +1,11 @@
-"""What a worker locks: only what is free, and what it cannot skip it does not wait for long.
+"""Locks rows for workers: only rows that are free. Waits only briefly for locks that cannot be skipped.
 
 Note [Nobody's row is waited for]
-On PostgreSQL a row stays locked until its transaction ends: minutes, where somebody imports or has forgotten a COMMIT.
-A worker that waited for one row would hold up everything else that it has to record, perhaps also the job that the
-owner of the lock waits for. So it locks what is free, in the order of `models/locks.py`, Note [Order of locks], writes
-that, and comes back to the rest (`worker/recorder.py`). What cannot be skipped, such as the lock of a whole table, is
-an error after LOCK_MS: less than PostgreSQL's `deadlock_timeout`, so that nobody waits in a circle with a worker for
-long enough to be made its victim.
+On PostgreSQL a row stays locked until its transaction ends, which may take minutes. A worker that waited would delay
+all its other outcomes, perhaps even one that the lock's owner waits for. So it locks and writes free rows, in the
+order of `models/locks.py`, Note [Order of locks], and returns to the others later (`worker/recorder.py`). A lock that
+cannot be skipped, as of a table, is an error after LOCK_MS. This is less than `deadlock_timeout`, so a deadlock with
+a worker ends before PostgreSQL cancels the other transaction.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,7 +16,7 @@ from django.db.models import Model
 
 from .bulk import database, reader
 
-#: The oldest transaction that has locked rows of some tables, or all of one; other people's may not be seen in full.
+#: The oldest transaction with locks on rows of some tables, or on a table. Those of other roles may lack details.
 _OLDEST = """
     SELECT a.pid, a.application_name, a.state, extract(epoch FROM now() - a.xact_start)
     FROM pg_locks l JOIN pg_stat_activity a USING (pid)
@@ -31,9 +30,9 @@ _OLDEST = """
 def lock_free(
     model: type[Model], pks: Collection[int], using: str, *fields: str
 ) -> tuple[dict[int, tuple[Any, ...]], set[int]]:
-    """Lock those of these rows that are free; return their fields by primary key, and the keys that others have locked.
+    """Lock the free rows; return their fields by primary key, and the keys that other transactions have locked.
 
-    Keys of rows that are not there are in neither. Where a database cannot skip locks, it is waited for as it does.
+    Keys without a row are in neither. A database that cannot skip locks waits for them.
     """
     rows = reader(model, _key(model), ("pk", *fields), using, lock=True).read(list(pks))
     found = {pk: tuple(values) for pk, *values in rows}
@@ -41,14 +40,14 @@ def lock_free(
 
 
 def leave_locked(model: type[Model], pks: Collection[int], using: str) -> set[int]:
-    """Lock those of these rows that are free; return the keys of the others, to be left out. Asks nothing on SQLite."""
+    """Lock the free rows; return the keys of the others. Queries nothing if the database cannot skip locks."""
     if not connections[using].features.has_select_for_update_skip_locked:
         return set()
     return lock_free(model, pks, using)[1]
 
 
 def locked_by_others(model: type[Model], missing: Collection[int], using: str) -> set[int]:
-    """Return those of the keys that were not found by a lock of what is free and whose rows are there all the same."""
+    """Return the keys that `lock_free` did not find although their rows exist: others have locked them."""
     if not missing or not connections[using].features.has_select_for_update_skip_locked:
         return set()
     return {pk for (pk,) in reader(model, _key(model), ("pk",), using).read(list(missing))}
@@ -59,7 +58,7 @@ def _key(model: type[Model]) -> str:
 
 
 def owner_of_locks(models: Sequence[type[Model]]) -> str:
-    """Say in words whose transaction has probably locked rows of these tables: the oldest one that writes there."""
+    """Describe the transaction that has probably locked rows of these tables: the oldest that writes there."""
     using = database()
     if connections[using].vendor != "postgresql":
         return "not known"

@@ -1,18 +1,17 @@
-"""Finds and deletes rows of the ledger that are to go, in small batches. What goes says `pruning.py`.
+"""Decides which rows of the ledger to prune, finds them and deletes them in small batches. Never decides when.
 
 Note [The walk]
-Schedule by schedule, by primary key, and through the rows of each by the unique index, oldest first. A page of
-schedules is asked in one query for the oldest row of each that could go, so that schedules with none cost little; and
-whoever continues a walk names the last schedule that was done. Rows are read a page at a time, each once, and decided
-upon one by one: so no statement takes long, however many rows are kept. Deleted schedules are found in the gaps between
-the others: each is asked for the next key that any row has.
+The walk visits schedules by primary key, and the rows of each by the unique index, oldest first. One query per page
+of schedules returns the oldest row of each that could be pruned, and the next key that any row has: deleted schedules
+are found in the gaps. To continue a walk, a caller passes the last schedule that was done. Rows are read once, a page
+at a time, and checked one by one: no statement takes long, however many rows are kept.
 
 Note [What is never pruned]
-A row without an outcome; of each schedule the newest outcome of its own chain; and what nobody could note the pruning
-of. `ScheduleState.pruned_until` is where that is noted, see `recording.py`. It must not pass a point that has still to
-get its row: so of due points and backfills only rows up to `last_due_at` go, as everything up to there is decided or
-has an open row. Where a schedule has no state, none of them goes. A run now has an instant of its own that no second
-one gets, so it needs no note; and rows of a deleted schedule need none, as nothing can be recorded without it.
+Rows without an outcome, the newest outcome of each schedule's chain, and rows whose pruning cannot be noted in
+`ScheduleState.pruned_until` (see `recording.py`) are never pruned. That note must not pass a point that has no row
+yet. So due points and backfills are pruned only up to `last_due_at`, where all points are decided or have an open
+row, and not at all without a state. A manual run needs no note, as no other row gets its instant; nor do rows of a
+deleted schedule, as nothing can be recorded without it.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,14 +29,14 @@ from .locks import leave_locked, lock_free
 from .recording import lock_states
 from .rows import StateRow
 
-#: What ended in this time stays in any case, for users who look at what has just run.
+#: Outcomes younger than this are kept in any case, for users who look at recent runs.
 YOUNG = timedelta(minutes=10)
-#: What is no failure, where only failures are kept.
+#: Outcomes pruned after YOUNG if only failures are kept.
 _GOES_AT_ONCE = ("succeeded", "skipped")
 
 
 class OldRun(NamedTuple):
-    """What is read of a row that may go."""
+    """The columns that are read of a row that may be pruned."""
 
     pk: int
     schedule_id: int
@@ -50,36 +49,36 @@ class OldRun(NamedTuple):
 
     @property
     def until(self) -> datetime:
-        """The last due point that it stands for."""
+        """The last due point that the row covers."""
         return self.last_due_at or self.due_at
 
     @property
     def noted(self) -> bool:
-        """True where its pruning has to be noted in the state: see Note [What is never pruned]."""
+        """True if the pruning must be noted in the state. See Note [What is never pruned]."""
         return self.origin != Origin.MANUAL
 
 
 class Rule(NamedTuple):
-    """What goes of one schedule: outcomes that ended before these instants, but for the `newest` so many."""
+    """What is pruned of a schedule: outcomes that ended before these instants, except the `newest` rows."""
 
     before: Mapping[str, datetime] = {}
     newest: int = 0
 
     def goes(self, run: OldRun) -> bool:
-        """Say whether its age lets a row go that is none of the newest; what has no outcome never goes."""
+        """Return True if a row that is not among the newest is old enough. Rows without an outcome never are."""
         before = self.before.get(run.status)
         return before is not None and run.finished_at is not None and run.finished_at < before
 
     @property
     def aged(self) -> Q:
-        """The same as a condition, for rules by age. A run ends after its due point: that is in an index."""
+        """The same as a condition, without `newest`. A run ends after its due point, which is in an index."""
         ended = Q()
         for status, before in self.before.items():
             ended |= Q(status=status, finished_at__lt=before)
         return Q(due_at__lt=max(self.before.values())) & ended
 
     def late(self, run: OldRun, now: datetime) -> float:
-        """Return for how many seconds a row could have been gone; 0 where another run, not its age, lets it go."""
+        """Return for how many seconds a row could have been pruned; 0 if newer runs, not its age, allow it."""
         before = self.before.get(run.status)
         if before is None or before >= now - YOUNG or run.finished_at is None:
             return 0.0
@@ -87,7 +86,7 @@ class Rule(NamedTuple):
 
 
 def rule_of(keep: str, keep_last: int | None, now: datetime) -> Rule:
-    """Return what goes of a schedule that says so; of a deleted one, '' and None."""
+    """Return the rule for these values of `keep` and `keep_last`; '' and None for a deleted schedule."""
     config = conf.get_config()
     days = {outcome: config.days_kept(outcome) for outcome in sorted(OUTCOMES)}
     before = {outcome: now - timedelta(days=kept) for outcome, kept in days.items() if kept is not None}
@@ -96,25 +95,25 @@ def rule_of(keep: str, keep_last: int | None, now: datetime) -> Rule:
     newest = 1 if keep == Schedule.Keep.NONE else keep_last if keep == Schedule.Keep.LAST else None
     if newest:
         return Rule(dict.fromkeys(OUTCOMES, now - YOUNG), newest)
-    return Rule() if keep else Rule(before)  # also where SQL wrote what is not known, or no number
+    return Rule() if keep else Rule(before)  # also for unknown or missing values, as SQL may write them
 
 
 def may_go(run: OldRun, state: StateRow | None) -> bool:
-    """Say whether the pruning of a schedule's row can be noted. See Note [What is never pruned]."""
+    """Return True if the pruning of a row can be noted. See Note [What is never pruned]."""
     if not run.noted:
         return True
     return state is not None and state.last_due_at is not None and run.until <= state.last_due_at
 
 
-#: So many rows are read by one statement, and at most deleted in one transaction, of so many schedules.
+#: Maximum rows per query and per transaction; maximum schedules per transaction.
 PRUNE_BATCH, _MOST_SCHEDULES = 1000, 100
-#: So many schedules are asked in one query.
+#: Schedules per query.
 _PAGE = 500
 _NO_KEY, LAST_KEY, _EARLIEST = 0, 2**63 - 1, datetime.min.replace(tzinfo=UTC)
 
 
 class Batch(NamedTuple):
-    """Rows that are to go. Schedules up to the key `done` need no further look then. `late`: see `Rule.late`."""
+    """Rows to be pruned. After them, schedules up to the key `done` are finished. `late`: see `Rule.late`."""
 
     rows: list[OldRun]
     done: int
@@ -122,14 +121,14 @@ class Batch(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """What became of a batch: the rows that went, and how many stay for a later pass, as others have locked them."""
+    """The result of a batch: the rows that were deleted, and how many stay because they were locked."""
 
     rows: list[OldRun]
     left: int
 
 
 class _Part(NamedTuple):
-    """A schedule, perhaps a deleted one, and where the walk through its rows begins; None where nothing can go."""
+    """A schedule, perhaps a deleted one, and where the walk through its rows begins; None if none can go."""
 
     key: int
     rule: Rule = Rule()
@@ -138,10 +137,7 @@ class _Part(NamedTuple):
 
 
 def find_prunable(now: datetime, after: int = _NO_KEY) -> Iterator[Batch]:
-    """Yield what is to go of the schedules behind this key. See Note [The walk].
-
-    Each batch is found when it is asked for, after some ms; it may be empty.
-    """
+    """Yield batches of the rows to be pruned of the schedules after this key. Some are empty. See Note [The walk]."""
     found, keys, done = list[OldRun](), set[int](), after
     steps, late = 0, 0.0
     for part in _parts(now, after):
@@ -164,9 +160,9 @@ def _runs() -> QuerySet[Run]:
 
 
 def _parts(now: datetime, after: int) -> Iterator[_Part]:
-    """Yield every schedule behind this key, also deleted ones where the settings let their rows go."""
+    """Yield the schedules after this key, including deleted ones if the settings limit the age of rows."""
     rule = rule_of("", None, now)
-    following: int | None = _NO_KEY if rule.before else None  # the next key that has rows, as far as is known
+    following: int | None = _NO_KEY if rule.before else None  # the next key that has rows, if known
     while page := list(_asked(now, after)):
         for pk, keep, keep_last, oldest, follows in page:
             if following is not None and following < pk:
@@ -179,7 +175,7 @@ def _parts(now: datetime, after: int) -> Iterator[_Part]:
 
 
 def _asked(now: datetime, after: int) -> QuerySet[Any, Any]:
-    """Return a page: key, what it keeps, its oldest row that is old enough to go, the next key that any row has."""
+    """Return a page: key, `keep`, `keep_last`, the oldest row that is old enough, the next key with rows."""
     when = []
     for keep in ("", Schedule.Keep.FAILURES):
         rule = rule_of(keep, None, now)
@@ -195,7 +191,6 @@ def _asked(now: datetime, after: int) -> QuerySet[Any, Any]:
 
 
 def _deleted(rule: Rule, after: int, before: int) -> Iterator[_Part]:
-    """Yield the deleted schedules between two keys that have rows."""
     while True:
         rows = _runs().filter(schedule_id__gt=after, schedule_id__lt=before)
         first = rows.order_by("schedule_id", "due_at", "origin").values_list("schedule_id", "due_at").first()
@@ -206,7 +201,6 @@ def _deleted(rule: Rule, after: int, before: int) -> Iterator[_Part]:
 
 
 def _chosen(part: _Part) -> Iterator[list[OldRun]]:
-    """Yield the rows of a schedule that go, page by page; nothing where it is known that none does."""
     if part.begin is None:
         return
     decided = _runs().filter(schedule_id=part.key, status__in=sorted(OUTCOMES)).order_by("-due_at", "-origin")
@@ -232,9 +226,9 @@ def _chosen(part: _Part) -> Iterator[list[OldRun]]:
 
 
 def prune(rows: Sequence[OldRun]) -> Pruned:
-    """Delete rows that were found, and note it in the states of their schedules, in one transaction.
+    """Delete rows, and note it in the states of their schedules, in one transaction.
 
-    What others have locked stays, as does what cannot be noted: see `pruning.py`, Note [What is never pruned].
+    Rows that are locked, or whose pruning cannot be noted, stay: see Note [What is never pruned].
 
     Raises:
         DatabaseError: Nothing was deleted.
@@ -259,12 +253,11 @@ def prune(rows: Sequence[OldRun]) -> Pruned:
 
 
 def _may_go(row: OldRun, generations: dict[int, int], states: dict[int, StateRow]) -> bool:
-    """Say whether a row may go whose schedule is locked, or was deleted."""
     return row.schedule_id not in generations or may_go(row, states.get(row.schedule_id))
 
 
 def count_prunable(batch: Batch) -> list[OldRun]:
-    """Return what `prune` would delete of a batch if nothing is locked."""
+    """Return the rows of a batch that `prune` would delete if nothing is locked."""
     using = database()
     pks = {row.schedule_id for row in batch.rows}
     lasts = dict(Schedule._base_manager.using(using).filter(pk__in=pks).values_list("pk", "state__last_due_at"))
@@ -273,16 +266,13 @@ def count_prunable(batch: Batch) -> list[OldRun]:
 
 
 def delete_with_outputs(pks: Collection[int], using: str) -> None:
-    """Delete runs, and what they have said, in a statement each: Django's cascade takes three times as long."""
+    """Delete runs and their outputs, in a statement each. Django's cascade takes three times as long."""
     Output._base_manager.using(using).filter(run__in=pks).delete()
     Run._base_manager.using(using).filter(pk__in=pks)._raw_delete(using)
 
 
 def prune_outputs(limit: int) -> int:
-    """Delete those of the oldest so many rows whose runs are gone past Django's deletions; return how many.
-
-    A user who deletes by SQL begins with the oldest too.
-    """
+    """Delete outputs whose runs were deleted by SQL, among the `limit` oldest; return how many."""
     outputs = Output._base_manager.using(database())
     oldest = list(outputs.order_by("pk").values_list("pk", flat=True)[:limit])
     has_run = Exists(Run._base_manager.filter(pk=OuterRef("run_id")))
@@ -290,11 +280,11 @@ def prune_outputs(limit: int) -> int:
 
 
 def prune_expired(limit: int) -> int:
-    """Delete up to so many jobs whose time is over and that no transaction has locked; return how many."""
+    """Delete up to `limit` expired jobs that no transaction has locked; return how many."""
     using, pks = database(), set(find_expired(limit))
     if pks:
         with writing(using):
             free = pks - leave_locked(Run, pks, using)
-            pks = free.intersection(find_expired(limit))  # one may have been retried meanwhile
+            pks = free.intersection(find_expired(limit))  # a job may have been retried since
             delete_with_outputs(pks, using)
     return len(pks)

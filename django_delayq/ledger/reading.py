@@ -1,4 +1,4 @@
-"""Reads what is decided, what is open and what was recorded of late, always on the primary database."""
+"""Reads schedules, open rows and recent outcomes, always from the primary database."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,8 +15,8 @@ from ..models import Origin, Run, Schedule, ScheduleState, Status
 from .bulk import database, reader
 from .rows import RunRow, ScheduleRow, StateRow
 
-# Written out as in the partial indexes: SQLite does not use these for a condition with parameters, and would read the
-# whole history instead. None has a condition on a boolean, which releases of Django write differently.
+# Literals as in the partial indexes: with parameters, SQLite would scan the whole history instead. No index has a
+# condition on a boolean, which releases of Django write differently.
 _TABLE = Run._meta.db_table
 #: As in the index of open rows of chains.
 _OPEN_OF_CHAIN = (
@@ -40,10 +40,7 @@ OF_JOBS = ("token", "backend", "call", "options", "unique_key", "expires_at")
 
 
 def load_schedules(pks: Iterable[int]) -> dict[int, ScheduleRow]:
-    """Return definitions with their states by primary key, in one query on the primary database.
-
-    `range(a, b)` means all of these, which the database answers faster.
-    """
+    """Return definitions with their states by primary key, in one query. A `range` of keys is faster than a list."""
     names = (*DEFINITION, *(f"state__{name}" for name in STATE))
     found = {}
     for row in reader(Schedule, "id", names, database()).read(pks if isinstance(pks, range) else list(pks)):
@@ -55,7 +52,7 @@ def load_schedules(pks: Iterable[int]) -> dict[int, ScheduleRow]:
 
 
 def find_schedule(pk: int) -> Schedule | None:
-    """Return the instance of a schedule with its state, as they stand now."""
+    """Return the current instance of a schedule with its state, or None."""
     return Schedule._base_manager.using(database()).filter(pk=pk).select_related("state").first()
 
 
@@ -64,12 +61,12 @@ def _runs(key: str, keys: Collection[int], where: str = "") -> list[RunRow]:
 
 
 def with_status(status: str) -> QuerySet[Run]:
-    """Return the rows with this status, which is not `succeeded`: by primary key they come out of an index."""
+    """Return the rows with a status other than `succeeded`; by primary key, an index returns them."""
     return Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, status=status)
 
 
 def open_pages(size: int, queues: Collection[str] | None = None) -> Iterator[list[RunRow]]:
-    """Yield pages of the rows apart from chains that have no outcome: orders and jobs. Each page is one short query."""
+    """Yield pages of the open rows outside chains, which include all jobs. Each page takes short queries only."""
     for status in OPEN_STATUSES:
         rows, last = with_status(status).filter(apart=True), 0
         if queues is not None:
@@ -80,32 +77,32 @@ def open_pages(size: int, queues: Collection[str] | None = None) -> Iterator[lis
 
 
 def load_waiting(pks: Collection[int]) -> list[RunRow]:
-    """Return what Redis is to hold of these open rows: not what they call, and not what became of them."""
+    """Return the columns of open rows that Redis needs, without their calls and results."""
     rows = reader(Run, "id", _WAITING, database()).read(pks)
     return [RunRow(**dict(zip(_WAITING, row, strict=True))) for row in rows]
 
 
 def open_chains() -> QuerySet[Run]:
-    """Return the rows of chains that have no outcome yet: few, by the index by status."""
+    """Return the rows of chains without an outcome. They are few, and found by the index by status."""
     rows = Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, apart=False)
     return rows.filter(status__in=[Status.RUNNING, Status.RETRYING])
 
 
 def load_open_rows(pks: Collection[int]) -> dict[int, list[RunRow]]:
-    """Return the open rows of the chains of these schedules, oldest first. Rows apart from the chain are not part."""
+    """Return the open rows in the chains of these schedules, by schedule, oldest first."""
     rows = [row for row in _runs("schedule", pks, _OPEN_OF_CHAIN) if row.status != Status.QUEUED]
     return grouped(sorted(rows, key=lambda row: row.due_at), lambda row: row.schedule_id or 0) if rows else {}
 
 
 def load_oldest_open(pks: Collection[int]) -> dict[int, datetime]:
-    """Return the oldest due point without an outcome of each of these chains that has one."""
+    """Return for each of these schedules the oldest point of its chain with an open row, if any."""
     where = f"{_OPEN_OF_CHAIN} AND {_TABLE}.status <> '{Status.QUEUED.value}'"
     rows = reader(Run, "schedule", ("schedule_id", "due_at"), database()).read(pks, where)
     return dict(sorted(((pk, due) for pk, due in rows), key=lambda row: row[1], reverse=True))
 
 
 def load_queued(points: Collection[tuple[int, datetime]]) -> list[RunRow]:
-    """Return the rows apart from their chains of these points, (schedule, due_at) each, that no worker has begun."""
+    """Return unstarted rows outside chains of these (schedule, due_at), perhaps also of other combinations of both."""
     pks, dues = zip(*points, strict=True)
     rows = Run._base_manager.using(database()).filter(schedule_id__in=pks, due_at__in=dues, origin=Origin.DUE)
     return list(load_runs(rows.filter(apart=True, status=Status.QUEUED).values_list("pk", flat=True)).values())
@@ -117,7 +114,7 @@ def load_runs(pks: Collection[int]) -> dict[int, RunRow]:
 
 
 def find(run: RunRow) -> RunRow | None:
-    """Return the row of a run as it stands now; of a due point without one, that which has been written since."""
+    """Return the current row of a run; for a due point without one, the row that was written since, if any."""
     if run.pk:
         return load_runs([run.pk]).get(run.pk)
     rows = Run._base_manager.using(database())
@@ -127,7 +124,7 @@ def find(run: RunRow) -> RunRow | None:
 
 
 def load_abandoned() -> list[RunRow]:
-    """Return open rows of chains whose schedule is gone or switched off."""
+    """Return up to 1000 open rows of chains whose schedule was deleted or disabled."""
     using = database()
     enabled = Schedule._base_manager.using(using).filter(pk=OuterRef("schedule_id"), enabled=True)
     pks = open_chains().filter(~Exists(enabled)).order_by("pk").values_list("pk", flat=True)
@@ -135,9 +132,9 @@ def load_abandoned() -> list[RunRow]:
 
 
 def count_up_to(most: int, *questions: QuerySet[Any]) -> list[int]:
-    """Count the rows of each, in one query; none further than `most + 1`, which means more than `most`.
+    """Count the rows of each query up to `most + 1`, which means more than `most`, in one statement.
 
-    An order of the rows says by which index to find them: told a limit, PostgreSQL would rather read the table.
+    Sort the rows of a query by its index: with a limit, PostgreSQL would otherwise scan the table.
     """
     using, parts, values = database(), list[str](), list[Any]()
     for rows in questions:
@@ -152,16 +149,13 @@ def count_up_to(most: int, *questions: QuerySet[Any]) -> list[int]:
 
 
 def open_apart() -> QuerySet[Run]:
-    """Return the rows apart from chains that have no outcome yet: orders and jobs."""
+    """Return the open rows outside chains, which include all jobs."""
     rows = Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, apart=True)
     return rows.filter(status__in=OPEN_STATUSES)
 
 
 def count_open_apart(most: int, without: Collection[str] = ()) -> tuple[int, bool]:
-    """Count the orders and jobs that have no outcome, but for those of some queues, and say whether there are more.
-
-    Of each status `most` are counted. Without `without` only open rows are read.
-    """
+    """Count open rows outside chains and queues `without`, `most` per status; return also whether there are more."""
     rows = [with_status(status).order_by("pk") for status in OPEN_STATUSES]
     if not without:
         chains = Run._base_manager.using(database()).filter(_IS_OPEN_OF_CHAIN)
@@ -178,9 +172,9 @@ def count_open_apart(most: int, without: Collection[str] = ()) -> tuple[int, boo
 def count_values(
     most: int, names: Sequence[str], *questions: QuerySet[Run], before: datetime | None = None
 ) -> dict[Any, int]:
-    """Count the first `most` runs of each by what these columns say, in one query; only those made `before`.
+    """Count the first `most` runs of each query, created `before`, by the values of these columns, in one statement.
 
-    Keys are found first, by an index alone: PostgreSQL would rather walk all runs by primary key.
+    A subquery selects the keys by an index: otherwise PostgreSQL would walk all runs by primary key.
     """
     using, parts, values = database(), list[str](), list[Any]()
     for rows in questions:
@@ -201,7 +195,7 @@ Instance = TypeVar("Instance", bound=Model)
 
 
 def as_schedule(row: ScheduleRow) -> Schedule:
-    """Return the definition and its state as they were read; what was not read of it is read when it is asked for."""
+    """Return an instance of the definition with its state; fields that were not read are loaded on access."""
     schedule = _instance(Schedule, DEFINITION, row)
     if row.state.stored:
         schedule.state = _instance(ScheduleState, STATE, row.state)
@@ -209,7 +203,7 @@ def as_schedule(row: ScheduleRow) -> Schedule:
 
 
 def as_run(row: RunRow) -> Run:
-    """Return the run as it stands, perhaps not yet saved."""
+    """Return an instance of the run, which may be unsaved."""
     run = _instance(Run, RUN, row)
     if not row.pk:
         run.pk, run._state.adding = None, True

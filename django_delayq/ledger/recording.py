@@ -1,36 +1,33 @@
-"""Records outcomes: rows and states in one transaction, each row won or lost.
-
-A new row is won by the unique constraint on (schedule, origin, due_at), one that was begun by Note [Compare and set].
+"""Records outcomes: rows and states in one transaction. Each row is won or lost.
 
 Note [A stretch and its point]
-What an edit left behind a point is written with that point, as a row of its own, beginning a ms later. Whoever has lost
-the point to somebody else must not write the stretch either: the winner may have decided points of it too.
+Points that an edit leaves after a point are recorded with it, as a separate row that begins 1 ms later. A worker that
+loses the point must not write the stretch: the winner may have decided some of its points.
 
-Note [Edited while it was held]
-While a point is executed, later ones may fall due, and then an edit ends the definition that had them. The next claimer
-sees only the new definition, whose points begin after the edit. So whoever records the point, and still has the
-definition that it was claimed with, records what that one left up to the edit, as one stretch (rule R8). What a second
-edit has replaced by then is not known any more: it is taken to have left something (`Schedule.replaced_from`).
+Note [Edits during an execution]
+An edit may end the definition of a point that is being executed. The next claim sees only the new definition, whose
+points begin after the edit. So the worker that records the point also records what the definition of its claim left
+up to the edit, as one stretch (rule R8). A definition that was itself replaced since is not known, and is assumed to
+have left points (`Schedule.replaced_from`).
 
 Note [Committed without a reply]
-Whoever records once more what was committed changes nothing: others may have gone on from it meanwhile, and be at the
-next point. Where the chain goes on stands in the state, as the first commit, or an edit since, has left it.
+Recording a committed outcome again changes nothing, as other workers may have continued from it. The next point is
+then read from the state.
 
 Note [What was pruned is decided]
-The unique row of a due point is what lets it be recorded once. A row that was pruned refuses nothing any more: a worker
-may have stood still for days and then record, or a user may backfill once more (`actions.py`). So the deletion raises
-`ScheduleState.pruned_until` to the last point that it takes away, in the same transaction and with the state locked;
-and what would be inserted at or before that point is lost, as if its row still stood. A worker that records has locked
-and read the state anyway. A `running` row moves no state and locks none, so it is inserted first, and taken back where
-the state then says that its point was pruned, or the schedule is gone, whose rows are pruned without a note: an
-insertion waits for a deletion of the same point, and what is read after it sees what that has noted.
+The unique row of a due point ensures that it is recorded once. A pruned row no longer does, yet a worker may record
+it after a pause of days, or a user may backfill it again (`actions.py`). So pruning raises
+`ScheduleState.pruned_until` to the last pruned point, in the same transaction and with the state locked; insertions
+up to there are lost. A worker that records an outcome has read the locked state anyway. A `running` row locks no
+state: it is inserted first, and deleted again if its point was pruned or the schedule no longer exists. This is safe:
+an insertion waits for a deletion of the same point, and a later read sees what that deletion noted.
 
 Note [Compare and set]
-Redis is settled after the ledger, by the worker that won the ledger's compare-and-set. A new row is won by a unique
-constraint; an existing one by being locked and found with the version (status, attempt, fence, worker, when it was
-made) as read, compared for equality only: fences are not ordered, as a clock may step back. A row that already has the
-version that a worker writes is its own: the reply to an earlier COMMIT was lost. Of two changes of a row in one call
-the first wins: after a flush one worker may have executed an entry twice.
+Redis is settled after the ledger, by the worker that won the row there. A new row is won by the unique constraint on
+(schedule, origin, due_at); an existing row by locking it with the version that was read: status, attempt, fence,
+worker and creation time. Versions are compared for equality only: fences have no order, as clocks may step back. A
+row that already has the new version is the worker's own: the reply to an earlier COMMIT was lost. If a call changes a
+row twice, the first change wins: after a flush, a worker may have executed an entry twice.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,10 +53,7 @@ from .rows import VERSION, AnySchedule, Outcome, RunRow, ScheduleRow, StateRow, 
 
 
 class Change(NamedTuple):
-    """A row with the version that was read of it, the one that it gets, and all values that it gets.
-
-    None in place of the values: it is deleted.
-    """
+    """A change of a row: the versions before and after, and the values of all columns, or None to delete the row."""
 
     pk: int
     seen: tuple[Any, ...] | None
@@ -68,10 +62,10 @@ class Change(NamedTuple):
 
 
 def change(names: Sequence[str], changes: Sequence[Change], using: str) -> list[tuple[Won, bool]]:
-    """Write these columns of rows over, as far as they are as they were read. See Note [Compare and set].
+    """Update or delete rows that still have the version that was read. See Note [Compare and set].
 
-    Return for each what became of it, GONE where there is no such row any more, and whether it was mine already.
-    Within a transaction (`writing`), in few statements.
+    Return for each its result, GONE if the row does not exist, and whether the row already had the new version. Must
+    be called in a transaction (`writing`). Uses few statements.
     """
     pks = {item.pk for item in changes}
     found = {pk: tuple(row) for pk, *row in reader(Run, "id", ("pk", *VERSION), using, lock=True).read(pks)}
@@ -98,15 +92,12 @@ def change(names: Sequence[str], changes: Sequence[Change], using: str) -> list[
 
 
 def is_pruned(run: RunRow, horizons: Mapping[int, datetime]) -> bool:
-    """Say whether the row of a point may have been there: up to `horizons`, each schedule's history was pruned."""
+    """Return True if a point's row may have been pruned. `horizons` holds `pruned_until` by schedule."""
     return run.origin == Origin.DUE and _reaches(horizons.get(run.schedule_id or 0), run)
 
 
 def take_back_pruned(inserted: Iterable[RunRow], states: Mapping[int, StateRow], using: str) -> set[int]:
-    """Delete those of these new rows whose points were pruned; return their keys. In the transaction of the insertion.
-
-    Only `running` ones are looked at whose states are not locked. See Note [What was pruned is decided].
-    """
+    """Delete new `running` rows whose points were pruned; return their keys. Note [What was pruned is decided]."""
     rows = [run for run in inserted if run.status == Status.RUNNING and run.schedule_id not in states]
     if not rows:
         return set()
@@ -119,7 +110,7 @@ def take_back_pruned(inserted: Iterable[RunRow], states: Mapping[int, StateRow],
 
 
 def lock_horizon(schedule_pk: int, using: str) -> datetime | None:
-    """Return up to where a schedule's history is pruned, and see that it stays so until the end of the transaction."""
+    """Return the instant up to which a schedule's history is pruned, locked until the transaction ends."""
     states = locked(ScheduleState._base_manager.using(using).filter(pk=schedule_pk))
     return states.values_list("pruned_until", flat=True).first()
 
@@ -135,14 +126,14 @@ STATE_FIELDS = [
 
 
 def decides(run: RunRow) -> bool:
-    """Say whether a row decides points of its schedule's chain: an outcome, or the hand-over of an overlapping run."""
+    """Return True if a row decides points of its chain: an outcome, or the hand-over of an overlapping run."""
     if run.apart:
         return bool(run.origin == Origin.DUE and run.status == Status.QUEUED)
     return run.status not in OPEN
 
 
 def advance(state: StateRow, run: RunRow) -> None:
-    """Move a state on by one row of the ledger, in memory."""
+    """Update a state, in memory, with one row."""
     if decides(run):
         last = run.last_due_at or run.due_at
         state.last_due_at = last if state.last_due_at is None else max(state.last_due_at, last)
@@ -166,9 +157,9 @@ def advance(state: StateRow, run: RunRow) -> None:
 
 
 def settle_state(schedule: ScheduleRow, state: StateRow) -> datetime | None:
-    """Write the chain's next point, or why there is none, into a state (in memory), and return the point.
+    """Set a state's next point, or the reason why there is none, in memory; return the point.
 
-    One that is switched off has none, and keeps what it said of why.
+    A disabled schedule has no next point; its condition and reason stay unchanged.
     """
     state.next_due_at = None
     if not schedule.enabled:
@@ -186,11 +177,11 @@ def settle_state(schedule: ScheduleRow, state: StateRow) -> datetime | None:
 
 
 def write_states(states: Sequence[StateRow], fields: Sequence[str] = STATE_FIELDS) -> None:
-    """Write these fields of states whose rows, as far as there are any, are locked; insert those that have none."""
+    """Write these fields of states, whose existing rows must be locked; insert states that have no row."""
     using = database()
     read = attrgetter("schedule_id", *fields)
     writer(ScheduleState, ("schedule_id", *fields), using).update([read(state) for state in states if state.stored])
-    new = [state for state in states if not state.stored]  # another one may insert them at the same time
+    new = [state for state in states if not state.stored]  # another process may insert them concurrently
     if new and connections[using].features.supports_update_conflicts_with_target:
         writer(ScheduleState, STATE, using).insert(map(attrgetter(*STATE), new), over=fields)
     elif new:
@@ -202,20 +193,20 @@ CHANGED = (
     "status", "reason", "attempt", "reclaims", "fence", "claimed_at", "started_at", "finished_at", "worker", "error",
     "result", "generation", "task", "attempts", "unique_key", "expires_at",
 )  # fmt: skip
-#: What is written of a point's new row; all other columns have their defaults.
+#: Columns written for a new row of a point; the others keep their defaults.
 _NEW = tuple(name for name in RUN if name != "pk" and name not in OF_JOBS)
 _new_values, _changed_values = attrgetter(*_NEW), attrgetter(*CHANGED)
 
 
 def record(outcomes: Sequence[Outcome], *, refused: Won | None = None) -> list[Won]:
-    """Write rows and states in one transaction; say per outcome whether it was won. See Note [Compare and set].
+    """Write rows and states in one transaction; return the result of each outcome. See Note [Compare and set].
 
-    After an exception nothing is written, and the same call may be repeated. What others have locked is left out: see
-    `locks.py`, Note [Nobody's row is waited for]. A `running` row moves no state, but for what is skipped for it (rule
-    R9). `refused` is the result for a new row that the table refuses for its own sake; None raises.
+    After an exception nothing is written, and the call may be repeated. Locked rows are left out: see `locks.py`,
+    Note [Nobody's row is waited for]. A `running` row does not advance the state, but the points skipped for it do
+    (rule R9). `refused` is the result for a new row that the database rejects; None raises.
 
     Raises:
-        DataError, IntegrityError: The table refuses a row for its own sake.
+        DataError, IntegrityError: The database rejects the values of a row.
     """
     moving = {each.schedule.pk for each in outcomes if each.schedule is not None and each.run.status != Status.RUNNING}
     using = database()
@@ -244,19 +235,17 @@ def record(outcomes: Sequence[Outcome], *, refused: Won | None = None) -> list[W
 
 
 def start(outcomes: Sequence[Outcome]) -> list[Won]:
-    """Write `running` rows before an execution that may be a repetition, and what is skipped for them (rule R9).
+    """As `record`, for `running` rows before executions that may be repetitions, and the points they skip (rule R9).
 
-    As `record`, but a new row that the table refuses is treated as locked and tried later. Its execution begins once it
-    is written.
+    A new row that the database rejects counts as locked. An execution begins once its row is written.
     """
     return record(outcomes, refused=Won.LOCKED)
 
 
 def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow], set[int]]:
-    """Lock schedules and states, so that a deletion or a second worker waits: see `models/locks.py`, Note [Order of
-    locks].
+    """Lock schedules and states, so that deletions and other workers wait: `models/locks.py`, Note [Order of locks].
 
-    Return the generations of those that are there, their states, and the keys that others have locked.
+    Return the generations and states that exist, and the keys that other transactions have locked.
     """
     rows = reader(ScheduleState, "schedule", ("schedule__generation", *STATE), using, lock=True).read(sorted(pks))
     states = {row[1]: StateRow(*row[1:]) for row in rows}
@@ -269,10 +258,7 @@ def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, St
 
 
 def _write_rows(outcomes: Sequence[Outcome], states: dict[int, StateRow], using: str, refused: Won | None) -> list[Won]:
-    """Insert and update rows; what is to be inserted behind a row that is updated, only where that was won.
-
-    `states` are those that are locked. What was pruned is lost: see Note [What was pruned is decided].
-    """
+    """Insert and update rows; rows whose owner is updated come last. See Note [What was pruned is decided]."""
     won = [Won.LOST] * len(outcomes)
     horizons = {pk: state.pruned_until for pk, state in states.items() if state.pruned_until is not None}
     new, begun, behind = list[int](), list[int](), list[int]()
@@ -304,7 +290,7 @@ def _winners(outcomes: Sequence[Outcome], won: Sequence[Won]) -> set[int]:
 
 
 def _insert(outcomes: Sequence[Outcome], new: Sequence[int], won: list[Won], using: str, refused: Won | None) -> None:
-    """Insert the rows of these indexes, and note in `won` what became of each; without its owner's none is inserted."""
+    """Insert these rows with their owners; set their results in `won`."""
     try:
         with transaction.atomic(using=using):
             pks = writer(Run, _NEW, using).insert([_new_values(outcomes[index].run) for index in new])
@@ -320,7 +306,7 @@ def _insert(outcomes: Sequence[Outcome], new: Sequence[int], won: list[Won], usi
 
 
 def insert_run(run: RunRow, using: str) -> None:
-    """Insert a row; the constraints are the database's."""
+    """Insert a row; violated constraints raise."""
     [run.pk] = writer(Run, _NEW, using).insert([_new_values(run)])
 
 
@@ -344,7 +330,6 @@ def _insert_one(outcome: Outcome, using: str, refused: Won | None) -> Won:
 
 
 def _update(outcomes: Sequence[Outcome], begun: Sequence[int], won: list[Won], using: str) -> None:
-    """Update the rows of these indexes, as far as they are as they were read; note in `won` what became of each."""
     changes = [
         Change(
             outcome.run.pk, outcome.seen, version_of(outcome.run),
@@ -358,7 +343,7 @@ def _update(outcomes: Sequence[Outcome], begun: Sequence[int], won: list[Won], u
 
 
 def undo_start(outcomes: Sequence[Outcome], before: Sequence[dict[str, Any]]) -> None:
-    """Take `running` rows of executions that did not begin back to what they were, so that no reclaim is counted."""
+    """Restore `running` rows whose executions did not begin, so that no reclaim is counted."""
     using = database()
     changes = []
     for run, values in zip((outcome.run for outcome in outcomes), before, strict=True):
@@ -370,7 +355,7 @@ def undo_start(outcomes: Sequence[Outcome], before: Sequence[dict[str, Any]]) ->
         try:
             with transaction.atomic(using=using):
                 change(names, changes, using)
-        except IntegrityError:  # another job has taken a unique key in between: these go without one, as if started
+        except IntegrityError:  # another job has taken a unique key since: drop the keys, as at a start
             keys = names.index("unique_key")
             change(names[:keys] + names[keys + 1 :], [_without(item, keys) for item in changes], using)
 
@@ -388,15 +373,14 @@ def _advance(
     states: dict[int, StateRow],
     using: str,
 ) -> None:
-    """Move the states of the won outcomes on; their schedules and states are locked.
+    """Advance the states of the outcomes that were won; their schedules and states are locked.
 
-    The definition of a point that runs stays the one that it was claimed with; and what an edit left behind one that
-    has no outcome yet is recorded with that, not with what is skipped for it.
+    What an edit left after a point that is still running is recorded with that point, not with points skipped for it.
     """
     if not moving:
         return
     begun = {outcome.run.schedule_id for outcome in outcomes if not outcome.run.apart and not decides(outcome.run)}
-    # Schedules in these generations: only what was edited is read again.
+    # Definitions of these generations: only edited schedules are read again.
     current, edited = dict[int, ScheduleRow](), set[int]()
     for outcome, result in zip(outcomes, won, strict=True):
         if result is Won.YES and outcome.schedule is not None and outcome.schedule.pk in generations:
@@ -412,11 +396,11 @@ def _advance(
             continue
         pk, row = outcome.schedule.pk, current.get(outcome.schedule.pk)
         if won[index] is Won.LOST and pk not in generations:
-            won[index] = Won.GONE  # with its row, perhaps by an earlier call for this outcome
+            won[index] = Won.GONE  # its row was deleted too, perhaps by an earlier call for this outcome
         if won[index] is not Won.YES:
             continue
         if row is None or row.created_at != outcome.schedule.created_at:
-            if not outcome.repeated:  # else it was recorded before the schedule was deleted, and stands
+            if not outcome.repeated:  # otherwise it was recorded before the deletion, and stays
                 Run._base_manager.using(using).filter(pk=outcome.run.pk).delete()
             won[index] = Won.GONE
         elif outcome.run.status != Status.RUNNING:
@@ -430,7 +414,7 @@ def _advance(
 def _move_on(
     outcome: Outcome, claimed: ScheduleRow, schedule: ScheduleRow, state: StateRow, using: str, *, explain: bool
 ) -> None:
-    """Move a state on by an outcome that was won; `explain` what an edit has left since the point was `claimed`."""
+    """Advance a state by an outcome that was won; with `explain`, record what edits since the claim left."""
     if outcome.repeated:
         outcome.next_point = state.next_due_at
         return
@@ -444,14 +428,14 @@ def _move_on(
 
 
 def _record_left(run: RunRow, claimed: ScheduleRow, schedule: ScheduleRow, state: StateRow, using: str) -> None:
-    """Record what the definition before an edit left, and move the state on. See Note [Edited while it was held]."""
+    """Record the points that the definition before an edit left. See Note [Edits during an execution]."""
     if state.last_due_at is not None and state.last_due_at >= schedule.effective_from:
         return
     others = schedule.replaced_from is not None and schedule.replaced_from > claimed.effective_from
     first = chain.next_point(claimed, state)
     if not others and (first is None or first > schedule.effective_from):
         return
-    # Not from `first` on: there may have been other definitions meanwhile.
+    # Do not begin at `first`: other definitions may have been in force in between.
     begin = max(run.last_due_at or run.due_at, claimed.effective_from)
     old = {"task": claimed.task, "queue": claimed.queue, "generation": claimed.generation}
     left = left_behind(schedule, begin, finished_at=run.finished_at or utcnow(), **old)
@@ -460,7 +444,7 @@ def _record_left(run: RunRow, claimed: ScheduleRow, schedule: ScheduleRow, state
 
 
 def left_behind(schedule: AnySchedule, decided: datetime, **values: Any) -> RunRow:
-    """Return an unsaved stretch of unknown length: from just after `decided` to the last edit of the definition."""
+    """Return an unsaved stretch with an unknown number of points, from 1 ms after `decided` to the last edit."""
     return RunRow.of(
         schedule,
         decided + timedelta(milliseconds=1),
@@ -473,7 +457,7 @@ def left_behind(schedule: AnySchedule, decided: datetime, **values: Any) -> RunR
 
 
 def close_orphan(run: RunRow, reason: str) -> None:
-    """Close an open run whose schedule is gone: nobody is left to execute it for. The sweeps find what is locked."""
+    """Close an open run whose schedule was deleted. If the row is locked, a later sweep closes it."""
     using = database()
     with writing(using):
         if not leave_locked(Run, [run.pk], using):
@@ -485,7 +469,7 @@ def close_orphan(run: RunRow, reason: str) -> None:
 
 
 def close_abandoned(runs: Sequence[RunRow]) -> None:
-    """Close open rows of chains that will not come back: their schedule is gone or switched off, Redis forgot them."""
+    """Close open rows of chains whose schedule was deleted or disabled and that are not in Redis."""
     schedules = load_schedules({run.schedule_id or 0 for run in runs})
     for run in runs:
         schedule = schedules.get(run.schedule_id or 0)
@@ -497,24 +481,22 @@ def close_abandoned(runs: Sequence[RunRow]) -> None:
         run.status = Status.FAILED if run.status == Status.RETRYING else Status.LOST
         run.reason, run.finished_at = "paused", utcnow()
         outcomes = [Outcome(run, schedule, seen)]
-        if not run.apart and run.due_at < schedule.effective_from:  # what fell due behind it before the pause
+        if not run.apart and run.due_at < schedule.effective_from:  # points due after it, before the pause
             left = left_behind(schedule, run.due_at, finished_at=run.finished_at)
             outcomes.append(Outcome(left, schedule, owner=outcomes[0]))
         record(outcomes)
 
 
 def run_output(outcome: Outcome) -> Output:
-    """Return the unsaved row of what the last attempt at a run has said."""
+    """Return the unsaved output of the last attempt at a run."""
     return Output(run_id=outcome.run.pk, attempt=attempts_of(outcome.run)[-1].number, text=outcome.output)
 
 
 def keep_outputs(outputs: Sequence[Output], using: str) -> None:
-    """Insert outputs in the transaction of their outcomes. If they are refused, the outcomes are still written.
-
-    An output that an earlier call has committed without a reply is not inserted again.
+    """Insert outputs that do not exist yet, with their outcomes. If only the outputs fail, the outcomes are kept.
 
     Raises:
-        DatabaseError: The whole transaction is lost.
+        DatabaseError: The whole transaction failed.
     """
     try:
         with transaction.atomic(using=using):

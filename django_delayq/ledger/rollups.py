@@ -1,4 +1,4 @@
-"""The table of what was counted, a minute or an hour a row. See `counters.py`, Note [Counters]."""
+"""The table of counts, one row per minute or hour. See `counters.py`, Note [Counters]."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -10,24 +10,21 @@ from ..models import Rollup
 from .bulk import database, writing
 
 MINUTE, HOUR = 60, 3600
-#: So many rows are merged or deleted in one transaction.
+#: Maximum rows merged or deleted per transaction.
 BATCH = 500
 
 
 def add_minute(at: datetime, counts: Counts) -> None:
-    """Insert what was counted in a minute; what is there already stays as it is.
-
-    So a minute that is moved once more, after a crash, counts nothing twice.
-    """
+    """Insert the counts of a minute. Existing rows stay unchanged, so a repeated call counts nothing twice."""
     rows = [Rollup(at=at, seconds=MINUTE, **_named(key), counts=tally) for key, tally in counts.items()]
     with writing(database()):
         _rows().bulk_create(rows, batch_size=BATCH, ignore_conflicts=True)
 
 
 def merge_minutes(before: datetime) -> int:
-    """Merge some of the minutes before this instant into their hours; return how many.
+    """Merge up to BATCH minutes before this instant into their hours; return how many.
 
-    Guarantees: each counts once, whoever else is at it, and wherever it crashes.
+    Each minute counts once, even after a crash or with concurrent calls, of which all but one raise `Overtaken`.
     """
     minutes = list(_rows().filter(seconds=MINUTE, at__lt=before).order_by("at")[:BATCH])
     if not minutes:
@@ -54,18 +51,18 @@ def merge_minutes(before: datetime) -> int:
 
 
 class Overtaken(Exception):
-    """Somebody else has merged some of the same minutes; nothing was written."""
+    """Another process has merged some of the same minutes; nothing was written."""
 
 
 def forget_hours(before: datetime) -> int:
-    """Delete some of the hours before this instant; return how many."""
+    """Delete up to BATCH hours before this instant; return how many."""
     old = _rows().filter(seconds=HOUR, at__lt=before).order_by("at").values_list("pk", flat=True)[:BATCH]
     pks = list(old)
     return _rows().filter(pk__in=pks).delete()[0] if pks else 0
 
 
 def read_rollups(since: datetime, until: datetime) -> tuple[Counts, set[tuple[str, datetime]]]:
-    """Return the sum of the rows that begin between these instants, and the minutes that are among them."""
+    """Return the sum of the rows that begin in [since, until), and (queue, begin) of the minutes among them."""
     counts, minutes = Counts(), set()
     rows = _rows().filter(seconds__in=(MINUTE, HOUR), at__gte=since, at__lt=until)
     for at, seconds, kind, queue, task, tally in rows.values_list("at", "seconds", "kind", "queue", "task", "counts"):
@@ -76,7 +73,7 @@ def read_rollups(since: datetime, until: datetime) -> tuple[Counts, set[tuple[st
 
 
 def read_rollup_rows(since: datetime, until: datetime) -> Iterator[tuple[datetime, str, str, Tally]]:
-    """Yield (begin, kind, queue, counts) of the rows that begin between these instants, in no order."""
+    """Yield (begin, kind, queue, counts) of the rows that begin in [since, until), unordered."""
     rows = _rows().filter(seconds__in=(MINUTE, HOUR), at__gte=since, at__lt=until)
     yield from rows.values_list("at", "kind", "queue", "counts")
 

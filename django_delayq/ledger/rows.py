@@ -1,7 +1,4 @@
-"""Schedules, states and runs as the workers read and write them: plain values, named as the models' attributes.
-
-Django's models stand wherever a person reads or writes. Knows no database: `ledger` reads and writes these.
-"""
+"""Schedules, states and runs as workers read and write them: plain values, named as the models' attributes."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -17,7 +14,7 @@ from ..recurrence.policy import Recurring
 
 @dataclass(slots=True, eq=False)
 class StateRow:
-    """What the workers know of a schedule: see `ScheduleState`. `stored` is False where it has no row yet."""
+    """The state of a schedule: see `ScheduleState`. `stored` is False if it has no row yet."""
 
     schedule_id: int
     last_due_at: datetime | None = None
@@ -38,7 +35,7 @@ class StateRow:
 
 @dataclass(slots=True, eq=False)
 class ScheduleRow(Recurring):
-    """A definition, without what only people read of it, and its state: see `Schedule`."""
+    """A definition and its state, without fields that only users read: see `Schedule`."""
 
     state: StateRow
     pk: int
@@ -78,7 +75,7 @@ class ScheduleRow(Recurring):
     args: list[Any]
     kwargs: dict[str, Any]
     ping_url: str
-    #: A `cached_property` would need a `__dict__`: reading 100 rows takes a quarter longer with one.
+    #: Not a `cached_property`: with the `__dict__` it needs, reading 100 rows takes a quarter longer.
     _recurrence: Recurrence | None = field(default=None, init=False)
 
     def __str__(self) -> str:
@@ -86,7 +83,7 @@ class ScheduleRow(Recurring):
 
     @property
     def recurrence(self) -> Recurrence:
-        """See `Recurring.recurrence`; made once, since a row stays as it was read."""
+        """See `Recurring.recurrence`. Computed once, because the row does not change."""
         if self._recurrence is None:
             self._recurrence = self.recurrence_from(self.start_at or self.created_at)
         return self._recurrence
@@ -130,7 +127,7 @@ class RunRow:
 
     @classmethod
     def of(cls, schedule: "Schedule | ScheduleRow", due_at: datetime, **values: Any) -> Self:
-        """Return a new row of this schedule, as its definition stands; `values` win."""
+        """Return a new row of this schedule's definition; `values` take precedence."""
         same = {name: getattr(schedule, name) for name in ("task", "queue", "generation", "priority")}
         values = {**same, **values}
         return cls(schedule_id=schedule.pk, schedule_name=schedule.name, due_at=due_at, **values)
@@ -145,27 +142,22 @@ class RunRow:
 
     @property
     def is_job(self) -> bool:
-        """True where it has no schedule."""
         return bool(self.token)
 
     @property
     def title(self) -> str:
-        """See `Run.title`."""
         return self.schedule_name or self.task
 
     @property
     def result_id(self) -> str:
-        """See `Run.result_id`."""
         return result_id(self.pk, self.token) if self.token else ""
 
     @property
     def lag(self) -> timedelta | None:
-        """See `Run.lag`."""
         return None if self.claimed_at is None or self.origin == Origin.BACKFILL else self.claimed_at - self.due_at
 
     @property
     def duration(self) -> timedelta | None:
-        """See `Run.duration`."""
         return None if self.started_at is None or self.finished_at is None else self.finished_at - self.started_at
 
 
@@ -175,16 +167,15 @@ AnyRun = Run | RunRow
 
 
 class Won(Enum):
-    """What became of a write."""
+    """The result of a write."""
 
     YES = "yes"
-    LOST = "lost"  # somebody else decided this point: do not touch Redis
-    LOCKED = "locked"  # somebody else's transaction has locked a row of it: nothing is written, try again later
-    GONE = "gone"  # the schedule was deleted or made anew: nothing to record, drop the member
+    LOST = "lost"  # another worker decided this point: do not touch Redis
+    LOCKED = "locked"  # another transaction has locked a row: nothing is written, try again later
+    GONE = "gone"  # the schedule was deleted or recreated: nothing to record, drop the member
 
 
-#: What tells one state of a row from another, and a row from that which a restored database gave its key: the columns,
-#: and their values.
+#: Columns that identify a version of a row, even if a restored database reuses its primary key.
 VERSION = ("status", "attempt", "fence", "worker", "created_at")
 
 
@@ -193,43 +184,42 @@ Version = tuple[str, int, str, str, datetime]
 
 @dataclass(slots=True)
 class Outcome:
-    """A row to be written: new where `seen` is None, else an update of the row that looked like `seen`.
+    """A row to be written: a new row if `seen` is None, otherwise an update of the row with the version `seen`.
 
-    `owner` is the outcome in the same call without which a new row must not be written; its `next_point` follows.
-    `repeated` is set where an earlier call had written it, and only the reply to its COMMIT was lost.
-    After `record`, `schedule` and `next_point` hold the definition and the chain's next point as of that transaction.
+    `owner` is an outcome of the same call without which a new row is not written; its `next_point` is set too.
+    `repeated`: an earlier call wrote the row, and the reply to its COMMIT was lost. After `record`, `schedule` and
+    `next_point` hold the definition and the chain's next point as of that transaction.
     """
 
     run: RunRow
-    #: None for a job: then `job` is what it calls.
+    #: None for a job; its call is in `job`.
     schedule: ScheduleRow | None
     seen: Version | None = None
     next_point: datetime | None = None
     repeated: bool = False
     owner: "Outcome | None" = None
-    #: For whoever tells of it: what ended the execution, and the ids of its trace.
+    #: For reports: the exception that ended the execution, and the ids of its trace.
     error: BaseException | None = field(default=None, repr=False)
     trace: dict[str, str] | None = None
-    #: What its last attempt has said.
+    #: The captured output of the last attempt.
     output: str = ""
     job: Call | None = None
-    #: The job that follows it, once it was recorded.
+    #: The callback's job, once the outcome is recorded.
     callback: RunRow | None = None
 
     @property
     def is_deleted(self) -> bool:
-        """Whether its row goes in the statement that would write the outcome: nothing of it is to be kept."""
+        """True if the row is deleted instead of written, because it would expire at once."""
         run = self.run
         return run.expires_at is not None and run.finished_at is not None and run.expires_at <= run.finished_at
 
     @property
     def call(self) -> "ScheduleRow | Call":
-        """What is executed."""
         found = self.job if self.schedule is None else self.schedule
         assert found is not None  # noqa: S101
         return found
 
 
 def version_of(run: RunRow) -> Version:
-    """Return what identifies this state of a row."""
+    """Return the version of a row."""
     return run.status, run.attempt, run.fence, run.worker, run.created_at

@@ -1,4 +1,4 @@
-"""How far a command is: a bar on a terminal, lines of JSON for a program, nothing where a person reads it later."""
+"""Progress of a command: a bar on a terminal, JSON lines for a program, otherwise nothing."""
 
 import json
 import time
@@ -7,14 +7,14 @@ from typing import Self
 
 from django.core.management.base import OutputWrapper
 
-#: Nothing is shown of what takes less; then so often on a terminal, and for a program.
+#: Seconds before the first display, and between two displays on a terminal and as JSON.
 FIRST_SECONDS = 1.0
 TERMINAL_SECONDS, JSON_SECONDS = 0.2, 1.0
 WIDTH = 30
 
 
 class Progress:
-    """Of `total` things: 0 where nobody knows how many; it may be wrong. Leaves no trace of the bar."""
+    """Progress of `total` items: 0 if unknown, or an estimate. Erases the bar at the end."""
 
     def __init__(self, stdout: OutputWrapper, what: str, total: int = 0, *, as_json: bool = False) -> None:
         self._stdout, self._what, self._total, self._as_json = stdout, what, total, as_json
@@ -23,10 +23,7 @@ class Progress:
         self._width = 0
 
     def at(self, done: int, total: int = 0) -> bool:
-        """Say how many are done, and of how many where that is known by now.
-
-        True, so that it can stand where somebody asks whether to go on.
-        """
+        """Display the number of finished items; `total` replaces the total. Always returns True, for use as `go_on`."""
         self._total = total or self._total
         now = time.monotonic()
         every = JSON_SECONDS if self._as_json else TERMINAL_SECONDS
@@ -36,7 +33,7 @@ class Progress:
         return True
 
     def say(self, line: str) -> None:
-        """Write a line for a person, where the bar was."""
+        """Erase the bar and write a line, except with JSON."""
         if not self._as_json:
             self._wipe()
             self._stdout.write(line)

@@ -1,9 +1,9 @@
-"""The rows people edit (`Schedule`), what they were before (`Definition`), what the workers know of them
-(`ScheduleState`), what the code declares of them (`Declaration`), the ledger of runs and jobs (`Run`), deletions still
-to be mirrored (`Tombstone`), what was counted (`Rollup`), what is held back (`Control`), what is to be stopped
-(`Cancellation`), what is wrong and told (`Alert`), who did what in the admin (`audit_entry`), what executions have said
-(`Output`), and what schedules are sorted by (`Tag`). Does no I/O but the database's: Redis follows by `receivers` and
-`mirror`.
+"""The models. Their only I/O is the database; Redis follows through `sync`.
+
+`Schedule` is the row that users edit, `Definition` a former version of it, `ScheduleState` what workers know of it,
+`Declaration` its link to the code, `Tag` one of its tags. `Run` is the ledger of runs and jobs, `Output` what they
+logged and printed, `Rollup` their counts. `Control` is a pause or limit, `Cancellation` a request to stop a run,
+`Tombstone` a deletion that Redis has yet to follow, `Alert` a problem.
 """
 
 from django.apps import apps

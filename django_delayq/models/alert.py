@@ -1,4 +1,4 @@
-"""What was wrong and somebody was told of, or is to be: one row for each time that it went wrong."""
+"""Alerts: one row for each occurrence of a problem."""
 
 import uuid
 from typing import ClassVar
@@ -12,19 +12,19 @@ from .primary import PrimaryModel, PrimaryQuerySet
 
 
 class AlertQuerySet(PrimaryQuerySet["Alert"]):
-    """Alerts in the words of an operator."""
+    """Queries on alerts."""
 
     def open(self) -> "AlertQuerySet":
-        """Return those that stand, also those that nobody was told of yet."""
+        """Return the problems that have not recovered, including those not reported yet."""
         return self.filter(recovered_at=None)
 
 
 class Alert(PrimaryModel):
-    """One state from its beginning to its end. `kind` and `subject` say which; while it stands it has one row.
+    """One problem from beginning to end, identified by `kind` and `subject`. An open problem has one row.
 
-    `since` is when it was seen first, `told_at` when it was told: in that transaction the jobs that deliver it were
-    written. `gone_at` is when it was not seen for the first time, `recovered_at` when that was told. What was gone
-    before it was told leaves no row. `sent` are the deliveries that were made, by `what channel`, each with its time.
+    `since` is when it was first seen, `told_at` when it was reported: that transaction writes the jobs that deliver the
+    message. `gone_at` is when it was first not seen, `recovered_at` when the recovery was reported. A problem that ends
+    before it is reported leaves no row. `sent` has the time of each delivery, by "what channel".
     """
 
     OPENED: ClassVar[str] = "opened"
@@ -32,9 +32,9 @@ class Alert(PrimaryModel):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     kind = models.CharField(_("kind"), max_length=40)
-    #: A queue, the key of a schedule, or '' where there is one only.
+    #: A queue, the key of a schedule, or '' if the kind has only one subject.
     subject = models.CharField(max_length=64, blank=True)
-    #: What people call it.
+    #: The display name of the subject.
     name = models.CharField(_("name"), max_length=200, blank=True)
     queue = models.CharField(_("queue"), max_length=64, blank=True)
     text = models.TextField(_("what it is"))
@@ -43,7 +43,7 @@ class Alert(PrimaryModel):
     gone_at = UTCDateTimeField(null=True)
     recovered_at = UTCDateTimeField(_("recovered"), null=True)
     sent = models.JSONField(_("sent"), default=dict)
-    #: True until it has recovered, then None, of which the constraint below allows any number.
+    #: None after recovery, so that the unique constraint allows any number of recovered rows.
     is_open = models.BooleanField(null=True, default=True, editable=False)
 
     objects = AlertQuerySet.as_manager()

@@ -5,7 +5,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class AuditEntry(LogEntry):
-    """Has no permissions of its own: whoever may view schedules may view it."""
+    """Has no permissions of its own: users with `view_schedule` may view it."""
 
     class Meta:
         proxy = True

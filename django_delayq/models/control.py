@@ -1,4 +1,4 @@
-"""What people hold back: a queue or a task that is paused, a queue of which only so many run at a time."""
+"""Pauses of queues and tasks, and limits of queues."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -19,7 +19,6 @@ from .primary import PrimaryModel, PrimaryQuerySet
 
 
 def _shown(instant: datetime) -> str:
-    """Return an instant in the current zone, to the minute."""
     return f"{timezone.localtime(instant):%Y-%m-%d %H:%M}"
 
 
@@ -27,7 +26,7 @@ class ControlQuerySet(PrimaryQuerySet["Control"]):
     """Pauses and limits."""
 
     def in_force(self, now: datetime | None = None) -> "ControlQuerySet":
-        """Return those that hold something back, by kind and name."""
+        """Return the rows in force at `now`, by kind and name."""
         paused = Q(paused=True) & (Q(until=None) | Q(until__gt=now or utcnow()))
         return self.filter(paused | Q(most__isnull=False)).order_by("kind", "name")
 
@@ -35,14 +34,13 @@ class ControlQuerySet(PrimaryQuerySet["Control"]):
 class Control(PrimaryModel):
     """One queue or task. Workers read it before they claim, and at most half a second before they start anything.
 
-    While `paused`, up to `until` if there is one, nothing of it starts; what runs goes on. Due points and jobs wait
-    where they are, and afterwards `missed` decides on points that are late by then. `most` is a limit: of a queue in
-    one shard no more hold a lease at a time, so no more run. In several shards each has its part, rounded down, but at
-    least one. Whose lease ends without a renewal does not count any more.
+    While `paused`, up to `until` if set, nothing starts; running executions continue. Due points and jobs stay in their
+    queue, and afterwards `missed` decides about late points. `most` limits the leases held at a time, and so the
+    executions. With several shards each has an equal part, rounded down, but at least one. Expired leases do not count.
     """
 
     class Kind(models.TextChoices):
-        """What is held back."""
+        """The type of the target."""
 
         QUEUE = "queue", _("queue")
         TASK = "task", _("task")
@@ -71,13 +69,13 @@ class Control(PrimaryModel):
 
     @property
     def standing(self) -> str:
-        """What it holds back now, in words; '' for nothing."""
+        """The pause and the limit in force, in words; '' for none."""
         limit = "" if self.most is None else _("%(count)d at a time") % {"count": self.most}
         return ", ".join(filter(None, [self.pause, limit]))
 
     @property
     def pause(self) -> str:
-        """The pause in words, such as "paused (smtp down) by admin"; '' while there is none."""
+        """The pause in words, such as "paused (smtp down) by admin"; '' if not paused."""
         if not self.is_paused():
             return ""
         until = _("until %(time)s") % {"time": _shown(self.until)} if self.until else ""
@@ -86,13 +84,13 @@ class Control(PrimaryModel):
         return " ".join(filter(None, [str(_("paused")), until, reason, user]))
 
     def concerns(self, queue: str, task: str) -> bool:
-        """Say whether this is about what runs in this queue, or is of this task."""
+        """Return whether this row applies to a run of this task in this queue."""
         if self.kind == self.Kind.QUEUE:
             return self.name == queue
         return current_name(self.name) == current_name(task)
 
     def clean(self) -> None:
-        """Refuse what would hold nothing back; a row that is there may be about what is there no more."""
+        """Refuse a row without effect. The target of an existing row may no longer exist."""
         wrong: dict[str, Any] = {}
         if not self.pk and (unknown := self._unknown()):
             wrong["name"] = unknown
@@ -104,7 +102,7 @@ class Control(PrimaryModel):
             raise ValidationError(wrong)
 
     def _unknown(self) -> Any:
-        """Say that there is no such queue or task; '' where there is."""
+        """Return an error if there is no such queue or task, else ''."""
         if self.kind == self.Kind.TASK:
             try:
                 get_task(self.name)
@@ -116,15 +114,15 @@ class Control(PrimaryModel):
         return "" if self.name in queues else _("There is no queue %(name)s; there are: %(known)s.") % values
 
     def is_paused(self, now: datetime | None = None) -> bool:
-        """Say whether nothing of it starts at that time, by default now."""
+        """Return whether nothing starts at `now`, by default the present time."""
         return self.paused and (self.until is None or self.until > (now or utcnow()))
 
 
 def explain_wait(rows: Iterable[Control], of: tuple[str, str] | None = None) -> str:
-    """Return "waits: queue mail is paused (smtp down) by admin"; '' where none of the rows is a pause.
+    """Return "waits: queue mail is paused (smtp down) by admin"; '' if none of the rows is a pause.
 
-    With `of`, a queue and a task, only pauses of these count. A limit is not a pause. Each page and command that
-    explains why due work does not start uses these words.
+    With `of`, a queue and a task, only their pauses count. A limit is not a pause. All pages and commands that explain
+    waiting work use these words.
     """
     held = [row for row in rows if row.is_paused() and (of is None or row.concerns(*of))]
     pauses = [_("%(what)s is %(how)s") % {"what": row, "how": row.pause} for row in held]

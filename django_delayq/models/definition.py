@@ -1,4 +1,4 @@
-"""Validation of a definition: recurrence, task, arguments, queue. Asks the database only what of it was stored."""
+"""Validation of a definition: recurrence, task, arguments, queue. Queries the database only for stored values."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -33,14 +33,14 @@ DURATIONS = ("every", "jitter", "grace", "catch_up_window", "timeout", "backoff"
 INSTANTS = ("at", "start_at", "end_at")
 #: SQLite keeps durations as microseconds in 64 bits.
 LONGEST = timedelta(days=100_000_000)
-#: So many gaps between points of a cron expression are compared with the minimum: more than an hour of minutes.
+#: Gaps of a cron expression that are compared with the minimum interval: more than an hour of minutes.
 GAPS_COMPARED = 100
-#: So many runs are kept at most by their number: each pass of pruning counts that far.
+#: Maximum of `keep_last`: each pass of pruning counts that far.
 MOST_KEPT = 100_000
 #: The model field that carries the value of each kind.
 VALUE_FIELD = {"cron": "cron", "every": "every", "once": "at"}
 
-#: A model field, and what is wrong with it.
+#: A model field, and an error message.
 Problem = tuple[str, str]
 
 
@@ -59,7 +59,7 @@ def clean_definition(schedule: "Schedule") -> None:
 
 
 def find_doubt(schedule: "Schedule") -> str:
-    """Return, and log, where croniter has other next points than a sound cron expression has here. Never raises."""
+    """Return and log how croniter's next points differ from those of a valid cron expression. Never raises."""
     try:
         found = Cron(schedule.cron, schedule.timezone).contradiction(utcnow()) if schedule.cron else None
         if found is None:
@@ -84,7 +84,7 @@ def _refuse(problems: Sequence[Problem]) -> None:
 
 
 def _types(schedule: "Schedule") -> list[Problem]:
-    """Values of the wrong type reach this point only from code: a form has converted them."""
+    """Check types, which are wrong only in values from code: a form has converted them."""
     types = dict.fromkeys(DURATIONS, timedelta) | dict.fromkeys(INSTANTS, datetime)
     problems = []
     for name, field in fields_of(type(schedule)).items():
@@ -117,7 +117,6 @@ def _kind(schedule: "Schedule") -> list[Problem]:
 
 
 def _values(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
-    """Return what is wrong with the values of the recurrence."""
     naive = [name for name in INSTANTS if (value := getattr(schedule, name)) is not None and is_naive(value)]
     if naive:
         return [(name, "An instant must be aware: add the time zone, as in datetime(…, tzinfo=UTC).") for name in naive]
@@ -132,7 +131,7 @@ def _values(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
 
 
 def _points(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
-    """Return what is wrong with the due points of a recurrence whose values are sound."""
+    """Check the due points of a recurrence with valid values."""
     try:
         rule = schedule.recurrence
         schedule.policies  # noqa: B018 - raises where a policy is none of the known ones
@@ -162,7 +161,7 @@ def _offer(typed: str) -> str:
 
 
 def _gap_below(minimum: timedelta, rule: Recurrence, first: datetime) -> timedelta | None:
-    """Return a gap between the first points that is shorter than the minimum. No cron expression has less than 1 s."""
+    """Return a gap between the first points that is below the minimum. A gap of a cron expression is at least 1 s."""
     if minimum <= timedelta(seconds=1):
         return None
     point = first
@@ -184,7 +183,7 @@ def _one_off(schedule: "Schedule") -> list[Problem]:
     if saved == at:  # a finished one-off can still be edited
         return []
     try:
-        typed = at.astimezone(get_zone(schedule.timezone))  # the clock that it was typed by
+        typed = at.astimezone(get_zone(schedule.timezone))  # the zone in which the user typed it
     except InvalidRecurrence as error:
         return [(error.field, str(error))]
     return [("at", f"{typed:%Y-%m-%d %H:%M:%S %Z} has passed. Choose a time to come, or use Run now.")]
@@ -209,7 +208,7 @@ def _keeping(schedule: "Schedule") -> Iterator[Problem]:
 
 
 def _watching(schedule: "Schedule") -> Iterator[Problem]:
-    """What was listed once may stay where it is: nothing is sent there, and other fields can still be edited."""
+    """Accept a stored address whose host is no longer listed: nothing is sent there, and other fields stay editable."""
     if schedule.expected_within is not None and schedule.expected_within <= timedelta(0):
         yield "expected_within", "This is longer than zero; leave it empty where nobody is to be told."
     if schedule.ping_url:
@@ -241,7 +240,7 @@ def _call(schedule: "Schedule") -> list[Problem]:
 
 
 def _callbacks(schedule: "Schedule") -> Iterator[Problem]:
-    """What follows an outcome is called with the primary key of the run and its due point."""
+    """Check the callbacks, which are called with the primary key of the run and its due point."""
     for field in CALLBACKS:
         path = getattr(schedule, field)
         if not path:
@@ -258,20 +257,20 @@ def _callbacks(schedule: "Schedule") -> Iterator[Problem]:
 
 
 def _misfits(schedule: "Schedule", task: AnyTask) -> list[Problem]:
-    """Return which arguments are none that the annotations want. What is stored is not judged again."""
+    """Return the arguments that do not match the annotations. Stored arguments are not checked again."""
     args, kwargs = schedule.args, schedule.kwargs
     found = list(misfits(task.func, registry.signature(task), args, kwargs))
     if not found:
         return []
     rows = type(schedule)._base_manager.filter(pk=schedule.pk).values_list("task", "args", "kwargs")
-    if (schedule.task, args, kwargs) in rows:  # so that what ran before can still be edited
+    if (schedule.task, args, kwargs) in rows:  # so that an existing schedule stays editable
         return []
     return [("kwargs" if name in kwargs else "args", problem) for name, problem in found]
 
 
 def _handover(schedule: "Schedule") -> list[Problem]:
     task = registry.find_task(schedule.task)
-    if not schedule.backend or task is None:  # the task's own check says so
+    if not schedule.backend or task is None:  # the check of the task reports it
         return []
     refusal = handover.find_refusal(task, schedule.backend, schedule.priority)
     return [] if refusal is None else [(refusal.field, str(refusal))]

@@ -1,4 +1,4 @@
-"""The values of a schedule that code can declare: complete, as JSON and back, compared, in words. Reads no database."""
+"""The values of a schedule that code can declare: complete, as JSON, compared, as text. Reads no database."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ __all__ = [
     "to_json", "values_for", "values_of",
 ]  # fmt: skip
 
-#: Every field that a person can edit, by its name.
+#: Every field that a user can edit, by name.
 FIELDS = fields_of(Schedule)
 
 
@@ -28,7 +28,7 @@ class Unit(NamedTuple):
     fields: tuple[str, ...]
 
     def same(self, one: Values, other: Values) -> bool:
-        """Say whether both have the same. The reason for a pause means nothing while there is none."""
+        """Return whether both are equal. The reason of a pause is ignored while both are enabled."""
         if self is SWITCH and one["enabled"] and other["enabled"]:
             return True
         return all(one[name] == other[name] for name in self.fields)
@@ -41,20 +41,20 @@ UNITS = tuple(dict.fromkeys(_TOGETHER.get(name) or Unit(name, (name,)) for name 
 
 
 def differing(one: Values, other: Values) -> list[Unit]:
-    """Return what is not the same in both."""
+    """Return the units that differ."""
     return [unit for unit in UNITS if not unit.same(one, other)]
 
 
 def values_for(units: Iterable[Unit], wanted: Values) -> dict[str, Any]:
-    """Return the values to set so that these units are as wanted."""
+    """Return the values that set these units."""
     return {name: wanted[name] for unit in units for name in unit.fields}
 
 
 def declared_schedule(declared: Declared) -> Schedule:
-    """Return an unsaved schedule as the code declares it, with every default filled in.
+    """Return an unsaved schedule as declared in the code, with every default filled in.
 
     Raises:
-        ValidationError: A value is none of its field, such as a choice that does not exist.
+        ValidationError: A field does not accept its value, such as a choice that does not exist.
     """
     schedule = Schedule(**declared.values)
     schedule.clean_fields()
@@ -62,12 +62,12 @@ def declared_schedule(declared: Declared) -> Schedule:
 
 
 def from_json(stored: Values) -> dict[str, Any]:
-    """Return the value of every field; one that is not stored has its default."""
+    """Return the value of every field; a field that is not stored gets its default."""
     return as_stored.from_json(Schedule, stored)
 
 
 def shown(unit: Unit, values: Values) -> str:
-    """Return what these fields say as text for people, secrets hidden."""
+    """Return these fields as text for display, with secrets hidden."""
     if unit is RECURRENCE:
         if values["kind"] == "cron":
             return f"cron {values['cron']!r}"

@@ -1,4 +1,4 @@
-"""A datetime column that is aware inside the program, whatever USE_TZ says. Knows no model."""
+"""A datetime column that is aware in Python, whatever USE_TZ says, and the fields of a definition."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -15,14 +15,14 @@ from ..conf import use_tz
 
 
 class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
-    """An instant: aware in Python; where USE_TZ is off it is stored in UTC and shown in TIME_ZONE.
+    """An instant, aware in Python. If USE_TZ is off, it is stored in UTC and displayed in TIME_ZONE.
 
-    Django refuses aware values on SQLite and MySQL where USE_TZ is off, and reads naive ones in local time, which is
+    With USE_TZ off, Django refuses aware values on SQLite and MySQL, and reads naive ones in local time, which is
     ambiguous for one hour a year.
     """
 
     def get_prep_value(self, value: Any) -> Any:
-        """Accept aware datetimes; a naive one is taken in the project's zone."""
+        """Accept aware datetimes; a naive one is in the project's zone."""
         if isinstance(value, datetime) and value.tzinfo is not None:
             return value
         value = self.to_python(value)
@@ -41,20 +41,20 @@ class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
         return connection.ops.adapt_datetimefield_value(value)
 
     def get_db_converters(self, connection: BaseDatabaseWrapper) -> list[Any]:
-        """Convert only where Django does not do it: this runs for every datetime of every row."""
+        """Convert only if Django does not: this runs for every datetime of every row."""
         return [] if use_tz() else [self._make_aware]
 
     def _make_aware(self, value: Any, expression: Expression, connection: BaseDatabaseWrapper) -> Any:
         if isinstance(value, datetime) and timezone.is_naive(value):
             if connection.features.supports_timezones:
-                # The driver took the zone away but left the fold, which tells the two passes of a repeated hour apart.
+                # The driver removed the zone but left the fold, which distinguishes the passes of a repeated hour.
                 zone = connection.timezone or timezone.get_default_timezone()
                 return value.replace(tzinfo=zone).astimezone(UTC)
             return value.replace(tzinfo=UTC)
         return value
 
     def value_to_string(self, obj: models.Model) -> str:
-        """Serialize with the offset, so that a dump is read back as the same instant."""
+        """Serialize with the offset, so that a dump loads as the same instant."""
         value = self.value_from_object(obj)
         return "" if value is None else value.astimezone(UTC).isoformat()
 
@@ -62,33 +62,33 @@ class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
 Values = Mapping[str, Any]
 
 
-#: The model whose fields are a definition. A model that inherits from it may add fields, which are none.
+#: The model whose fields form a definition. Fields that a subclass adds do not belong to it.
 SCHEDULE = "django_delayq.Schedule"
 
 
 def own_fields(model: type[Model]) -> "list[Field[Any, Any]]":
-    """Return the fields of `Schedule` but its key, also of a model that inherits from it."""
+    """Return the fields of `Schedule` without its key, also for a subclass."""
     fields = model._meta.concrete_fields
     return [field for field in fields if field.model._meta.label == SCHEDULE and not field.primary_key]
 
 
 def fields_of(model: type[Model]) -> dict[str, "Field[Any, Any]"]:
-    """Return every field of `Schedule` that a person can edit, by its name."""
+    """Return every field of `Schedule` that a user can edit, by name."""
     return {field.name: field for field in own_fields(model) if field.editable}
 
 
 def values_of(row: Model) -> dict[str, Any]:
-    """Return the value of every field, instants in UTC."""
+    """Return the value of every editable field, instants in UTC."""
     return {name: _in_utc(getattr(row, name)) for name in fields_of(type(row))}
 
 
 def to_json(values: Values) -> dict[str, Any]:
-    """Return the values as JSON can carry them."""
+    """Return the values in types that JSON has."""
     return {name: _as_text(value) for name, value in values.items()}
 
 
 def from_json(model: type[Model], stored: Values) -> dict[str, Any]:
-    """Return the value of every field; one that is not stored has its default."""
+    """Return the value of every field; a field that is not stored gets its default."""
     values: dict[str, Any] = {}
     for name, field in fields_of(model).items():
         value = stored[name] if name in stored else field.get_default()

@@ -1,13 +1,12 @@
-"""Definitions of schedules as they were before an edit: who replaced which, and the way back.
+"""Former definitions of schedules: what each edit replaced, who made it, and how to restore it.
 
 Note [What is kept]
-`Schedule.save()` keeps what it replaces, and so do `pause()`, `resume()`, the admin, syncs of declared schedules,
-imports, and `update()` of up to MOST_AT_ONCE rows, each in the transaction of the edit. `update()` of more rows,
-`bulk_create` over rows that are there, `loaddata` and SQL keep nothing: an `update()` of 10,000 rows would take six
-times as long on PostgreSQL, thirty times on SQLite. So one definition need not end where the next one begins;
-`is_followed_by` tells.
+`Schedule.save()`, `pause()`, `resume()`, the admin, syncs of declared schedules, imports, and `update()` of up to
+MOST_AT_ONCE rows keep the definition that they replace, in the transaction of the edit. `update()` of more rows,
+`bulk_create` over existing rows, `loaddata` and SQL keep nothing: an `update()` of 10,000 rows would take six times as
+long on PostgreSQL, thirty times on SQLite. So there may be a gap between two definitions; see `is_followed_by`.
 
-Versions that follow each other and are the same, such as those of a program that saves what is there, become one row.
+Consecutive definitions with equal values, such as those of a program that saves unchanged rows, become one row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,21 +22,21 @@ from .primary import PrimaryModel, PrimaryQuerySet
 if TYPE_CHECKING:
     from .schedule import Schedule
 
-#: So many definitions are kept of each schedule, the newest.
+#: Maximum former definitions per schedule; older ones are deleted.
 KEPT = 50
-#: Of a write of more rows nothing is kept.
+#: Maximum rows of an `update()` that keeps definitions.
 MOST_AT_ONCE = 100
-#: What says whether a schedule runs. It is not restored: pausing and resuming are acts of their own.
+#: Fields that say whether a schedule runs. `restore` leaves them: pausing and resuming are separate actions.
 SWITCH_FIELDS = ("enabled", "pause_reason")
 
 
 class DefinitionQuerySet(PrimaryQuerySet["Definition"]):
-    """Definitions that were replaced."""
+    """Former definitions."""
 
     def keep(self, replaced: Sequence["Schedule"], followed_by: Mapping[int, int], by: str = "") -> None:
-        """Keep these rows, as they were read before the edit, and no more than KEPT of each schedule.
+        """Keep these rows, as read before the edit, and at most KEPT per schedule.
 
-        `followed_by` are the generations that they have now, by primary key.
+        `followed_by` has their present generations by primary key.
         """
         values = {row.pk: to_json(values_of(row)) for row in replaced}
         rows, since = self.filter(schedule__in=list(values)), {row.pk: row.generation for row in replaced}
@@ -59,19 +58,19 @@ class DefinitionQuerySet(PrimaryQuerySet["Definition"]):
             self.filter(pk__in=gone).delete()
 
     def of_generation(self, schedule: int, generation: int) -> "Definition | None":
-        """Return what a schedule was in this generation, None where that was not kept."""
+        """Return the definition of a schedule in this generation, None if it was not kept."""
         return self.filter(schedule=schedule, since__lte=generation, generation__gte=generation).order_by("-pk").first()
 
 
 class Definition(PrimaryModel):
-    """What a schedule was from the generation `since` to `generation`. See Note [What is kept].
+    """A schedule from the generation `since` to `generation`. See Note [What is kept].
 
-    `values` are those of every field that a person edits, as JSON. `by` says who replaced it, where that is known.
+    `values` has every field that a user can edit, as JSON. `by` names the user who replaced it, if known.
     """
 
     schedule = models.ForeignKey(
         "django_delayq.Schedule",
-        # Deleted with it, by `lock_to_delete`; SQL that deletes a schedule leaves them, and does no harm.
+        # `lock_to_delete` deletes them with the schedule; rows that SQL leaves behind do no harm.
         on_delete=models.DO_NOTHING,
         db_constraint=False,
         db_index=False,
@@ -102,18 +101,18 @@ class Definition(PrimaryModel):
         return f"schedule {self.schedule_id} up to generation {self.generation}"
 
     def is_followed_by(self, other: "Definition | Schedule | None") -> bool:
-        """Say whether this is what came right after it: whether no edit in between was left out."""
+        """Return whether `other` came directly after this definition, without an unkept edit in between."""
         if isinstance(other, Definition):
             return self.followed_by == other.since
         return other is not None and self.followed_by == other.generation
 
     def restore(self, *, by: str = "") -> bool:
-        """Make the schedule what it was then, but for whether it is paused; False where there is nothing to change.
+        """Restore this definition, but not whether the schedule is paused; False if nothing changes.
 
-        What it is now is kept in turn.
+        The present definition is kept in turn.
 
         Raises:
-            ValidationError: That cannot be saved any more, such as a time that has passed.
+            ValidationError: The values are no longer valid, such as a time that has passed.
         """
         using: str | None = self._state.db
         model: Any = self._meta.get_field("schedule").related_model
@@ -128,10 +127,10 @@ class Definition(PrimaryModel):
 
 
 def write(row: "Schedule", changes: Mapping[str, Any], by: str) -> bool:
-    """Save these values of a locked row, checked as a person's; False where there are none. `by` says who did it.
+    """Validate and save these values of a locked row; False if there are none. `by` names the user.
 
     Raises:
-        ValidationError: They cannot be saved any more.
+        ValidationError: The values are no longer valid.
     """
     for name, value in changes.items():
         setattr(row, name, value)

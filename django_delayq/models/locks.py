@@ -1,12 +1,12 @@
-"""Locks the rows that people write, in one order. Where a database has no row locks, nothing is asked.
+"""Locks rows that users edit, in one sequence. A database without row locks gets no lock query.
 
 Note [Order of locks]
-Whoever writes several rows in one transaction locks them in this order, those of one table by primary key:
-schedules, then what belongs to them (declarations, runs, states). Edits, deletions, syncs and recordings then wait
-for each other, and never in a circle. Django's deletion alone begins with what belongs to a schedule, so the schedules
-are locked before it begins; and who writes states of schedules that it does not edit locks the schedules. Workers wait
-for nobody's row: see `ledger/locks.py`. A deadlock that PostgreSQL resolves against a worker all the same, as with
-somebody's own SQL, is an outage like any other: what was to be written is kept, and written again.
+A transaction that writes several rows locks them in this sequence, those of one table by primary key: schedules, then
+the rows that belong to them (declarations, runs, states). So edits, deletions, syncs and recordings wait for each other
+without a deadlock. Django's deletion begins with the rows that belong to a schedule, so the schedules are locked first.
+A transaction that writes states of schedules without editing these locks the schedules. Workers wait for no row lock:
+see `ledger/locks.py`. If PostgreSQL still resolves a deadlock against a worker, as with SQL of a user, the worker
+treats it as an outage: it keeps its writes and repeats them.
 """
 
 from typing import Any, TypeVar
@@ -18,12 +18,12 @@ Row = TypeVar("Row", bound=Model)
 
 
 def locked(rows: QuerySet[Row]) -> QuerySet[Row]:
-    """Lock rows, to write them: by primary key, as far as the database can."""
+    """Lock rows for writing, by primary key, as far as the database can."""
     return rows.order_by("pk").select_for_update(no_key=connections[rows.db].vendor == "postgresql")
 
 
 def lock_to_delete(schedules: QuerySet[Any]) -> None:
-    """Lock schedules, before what belongs to them is deleted. See Note [Order of locks].
+    """Lock schedules before the rows that belong to them are deleted. See Note [Order of locks].
 
     Deletes their former definitions and tags, which Django would read one by one.
     """

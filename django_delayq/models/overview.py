@@ -1,4 +1,4 @@
-"""The page that shows how everything stands, as a model: so it has a place among the others in the admin."""
+"""The admin's overview page as a model, so that the admin lists it among the others."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -12,7 +12,7 @@ class NoRows(models.Manager["Overview"]):
 
 
 class Overview(models.Model):
-    """Has no table and no permissions of its own: whoever may view schedules may view it."""
+    """Has no table and no permissions of its own: users with `view_schedule` may view it."""
 
     objects = NoRows()
 

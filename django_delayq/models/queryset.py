@@ -23,42 +23,40 @@ if TYPE_CHECKING:
 
 
 class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
-    """Schedules in the words of an operator."""
+    """Queries and bulk writes of schedules."""
 
     def enabled(self) -> Self:
-        """Return those that may run: enabled and neither exhausted nor parked."""
+        """Return the schedules that can run: enabled, with a next due point that exists and can be computed."""
         return self.filter(enabled=True).exclude(state__condition__in=[Condition.EXHAUSTED, Condition.PARKED])
 
     def paused(self) -> Self:
-        """Return those that somebody switched off."""
+        """Return the disabled schedules."""
         return self.filter(enabled=False)
 
     def due(self, now: datetime | None = None) -> Self:
-        """Return enabled ones whose next due point, as the ledger last knew it, is not after `now`."""
+        """Return enabled schedules whose next due point, as last recorded in the ledger, is not after `now`."""
         return self.enabled().filter(state__next_due_at__lte=now or utcnow())
 
     def failing(self) -> Self:
-        """Return those whose last run did not succeed."""
+        """Return the schedules whose last run did not succeed."""
         return self.filter(state__failing_streak__gt=0)
 
     def exhausted(self) -> Self:
-        """Return those with no further due point."""
+        """Return the schedules with no further due point."""
         return self.filter(state__condition=Condition.EXHAUSTED)
 
     def parked(self) -> Self:
-        """Return those whose next due point cannot be computed."""
+        """Return the schedules whose next due point cannot be computed."""
         return self.filter(state__condition=Condition.PARKED)
 
     def tagged(self, name: str) -> Self:
-        """Return those with this tag, written as `read_tags` writes it."""
+        """Return the schedules with this tag, in the form of `read_tags`."""
         return self.filter(tags__name=name)
 
     def used(self, most: int, *only: str) -> dict[str, list[str]]:
-        """Return up to so many queues, tasks and tags (by "queue", "task" and "tag") that any schedule has.
+        """Return up to `most` queues, tasks and tags (keys "queue", "task" and "tag") of all schedules.
 
-        `only` names those of the three that are wanted.
-
-        Costs a step of an index each; tells nothing of a part of the schedules.
+        `only` selects keys. Costs one index step per name; ignores filters of this queryset.
         """
         own = self._schedules().model
         names: dict[str, list[str]] = {name: [] for name in only or ("queue", "task", "tag")}
@@ -80,20 +78,19 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         return names
 
     def _schedules(self) -> "QuerySet[Schedule]":
-        """Return every schedule as this app's own model, also where `self.model` inherits from it."""
+        """Return all schedules as this app's own model, even if `self.model` is a subclass."""
         model: Any = Definition._meta.get_field("schedule").related_model
         rows: QuerySet[Schedule] = model._base_manager.using(self.db)
         return rows
 
     def unmirrored(self) -> Self:
-        """Return those whose last edit Redis has not seen yet."""
+        """Return the schedules whose last edit has not reached Redis."""
         return self.exclude(generation=F("synced_generation"))
 
     def update(self, **kwargs: Any) -> int:
-        """Update like Django's, with a new generation; the rows are mirrored on commit.
+        """Update like Django's, with a new generation; Redis follows on commit. As in Django, nothing is validated.
 
-        See Note [Generation], Note [Effective from] and Note [What is kept]. Model validation does not run here, as in
-        Django.
+        See Note [Generations only grow], Note [An edit creates no past due point] and Note [What is kept].
         """
         definition = {field.name for field in own_fields(self.model)} - BOOKKEEPING_FIELDS
         if definition.isdisjoint(kwargs):
@@ -116,7 +113,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         return changed
 
     def _after_update(self, rows: dict[int, tuple[Any, ...]], columns: Sequence[str]) -> None:
-        """Follow what the update really changed, row by row: moves to another queue, timing set by expressions."""
+        """Follow the real changes row by row: moves to another queue, and timing set by expressions."""
         written = self._schedules().filter(pk__in=list(rows))
         elsewhere, retimed = [], []
         for pk, _, queue, *timing in written.values_list(*columns):
@@ -131,7 +128,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     update.alters_data = True  # type: ignore[attr-defined]
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete like Django's, also of schedules that run. See `locks.py`, Note [Order of locks]."""
+        """Delete like Django's, including running schedules. See `locks.py`, Note [Order of locks]."""
         with transaction.atomic(using=self.db):
             lock_to_delete(self._schedules().filter(pk__in=self.order_by().values("pk")))
             self.gone: list[tuple[int, str, int]] = []  # filled by the receiver of `post_delete`
@@ -143,10 +140,10 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     delete.queryset_only = True  # type: ignore[attr-defined]
 
     def bulk_create(self, objs: Iterable["Schedule"], *args: Any, **kwargs: Any) -> list["Schedule"]:
-        """Insert like Django's. Each row is validated, begins a generation and is mirrored on commit.
+        """Insert like Django's. Each row is validated and begins a generation; Redis follows on commit.
 
         Raises:
-            ValidationError: A definition that `Schedule.save()` would refuse; nothing is inserted.
+            ValidationError: `Schedule.save()` would refuse a definition; nothing is inserted.
         """
         rows = list(objs)
         for row in rows:
@@ -155,7 +152,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         with transaction.atomic(using=self.db):
             created = super().bulk_create(rows, *args, **kwargs)
             pks = [row.pk for row in created if row.pk is not None]
-            if kwargs.get("update_conflicts"):  # an edit of those that were there
+            if kwargs.get("update_conflicts"):  # an edit of existing rows
                 written = self._schedules().filter(pk__in=pks)
                 written.update(generation=next_generation(), **moved())
             definitions_changed.send(sender=self._schedules().model, pks=pks, using=self.db)

@@ -1,4 +1,4 @@
-"""What executions have logged and printed, beside the row that has their outcome; see `capture.py`."""
+"""Records beside schedules and runs: output, counts, deletions, declarations and requests to stop a run."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -14,16 +14,15 @@ from .versions import now_generation
 
 
 class Output(PrimaryModel):
-    """The last of what one attempt at a run has said, without secrets. Goes with that row.
+    """The end of what one attempt logged and printed, without secrets. Deleted with its run.
 
-    Without a constraint in the database: SQL that deletes runs must not be refused for its sake. What that leaves a
-    full sweep deletes.
+    Without a constraint in the database, so that SQL can delete runs. A full sweep deletes leftover rows.
     """
 
     run = models.ForeignKey(
         "django_delayq.Run", on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="outputs"
     )
-    #: Its number among the attempts as people are shown them: see `history.py`.
+    #: Number of the attempt as displayed: see `history.py`.
     attempt = models.PositiveIntegerField(_("attempt"))
     text = models.TextField(_("output"))
 
@@ -41,9 +40,9 @@ class Output(PrimaryModel):
 
 
 class Rollup(PrimaryModel):
-    """What was counted of one task in `seconds` from `at` on. See `counters.py`, Note [Counters].
+    """Counts of one task in `seconds` from `at` on. See `counters.py`, Note [Counters].
 
-    `seconds` is 60 or, for what is older than two days, 3600. `counts` is a `counters.Tally`.
+    `seconds` is 60, or 3600 for counts older than two days. `counts` is a `counters.Tally`.
     """
 
     at = UTCDateTimeField()
@@ -67,7 +66,7 @@ class Rollup(PrimaryModel):
 
 
 class Tombstone(PrimaryModel):
-    """The member of a deleted schedule, or that of a moved one in its old queue, which must leave Redis."""
+    """A member to remove from Redis: of a deleted schedule, or of a moved one in its old queue."""
 
     member = models.CharField(max_length=64)
     queue = models.CharField(max_length=64)
@@ -94,46 +93,43 @@ class Tombstone(PrimaryModel):
 
 
 class Declaration(PrimaryModel):
-    """Written by the sync of declared schedules, in the transaction in which it writes the schedule.
-
-    A schedule without one was made by hand.
-    """
+    """Marks a schedule as declared in the code; written in the same transaction. Schedules made by hand have none."""
 
     schedule = models.OneToOneField(
         "django_delayq.Schedule", on_delete=models.CASCADE, primary_key=True, related_name="declaration"
     )
     key = models.CharField(max_length=200, unique=True)
-    #: When a sync found it gone from the code; null while the code has it.
+    #: When a sync found the declaration missing in the code; null while it is there.
     gone_at = UTCDateTimeField(null=True)
 
     objects = PrimaryQuerySet.as_manager()
 
     class Meta:
-        base_manager_name = "objects"  # so that `schedule.declaration` is read by it
+        base_manager_name = "objects"  # reads `schedule.declaration`
 
     def __str__(self) -> str:
         return f"declared as {self.key}"
 
 
-#: For so long a request is kept; what it was about has ended by then, or was stopped by whoever took it over.
+#: How long a request is kept. By then the execution has ended, or the worker that took over has stopped it.
 KEPT = timedelta(days=1)
 
 
 class CancellationQuerySet(PrimaryQuerySet["Cancellation"]):
-    """Requests."""
+    """Requests to stop runs."""
 
     def ask(self, run: int, by: str = "") -> Self:
-        """Ask for a stop of the run with this primary key, once; forget old requests."""
+        """Request a stop of the run with this primary key, once; delete old requests."""
         self.filter(asked_at__lt=utcnow() - KEPT).delete()
         self.get_or_create(run=run, defaults={"asked_by": by[:200]})
         return self
 
 
 class Cancellation(PrimaryModel):
-    """One request; `run` is the primary key of the row.
+    """A request to stop a run; `run` is its primary key.
 
-    Within about a second the worker that executes it raises `TaskCancelled` in the task. The request stands for KEPT,
-    so whoever takes over from a worker that is killed follows it too.
+    Within about a second the worker that executes it raises `TaskCancelled` in the task. The request is kept for KEPT,
+    so that a worker that takes over from a killed one follows it too.
     """
 
     run = models.BigIntegerField(primary_key=True)

@@ -1,5 +1,6 @@
-"""The ledger: one row per due point, per skipped stretch of due points, per order and per job. Never read by Redis,
-never rewritten once it has its outcome, but by a retry, and where somebody dismisses its failure.
+"""The ledger: one row per due point, skipped stretch, requested run and job.
+
+A row with an outcome changes only if its job is retried or its failure is dismissed.
 """
 
 from datetime import datetime, timedelta
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Origin(models.TextChoices):
-    """Why there is a run."""
+    """Why a run exists."""
 
     DUE = "due", _("due")
     MANUAL = "manual", _("run now")
@@ -41,7 +42,6 @@ class Status(models.TextChoices):
 
     @property
     def is_open(self) -> bool:
-        """True while there is no outcome yet."""
         return self.value in OPEN
 
 
@@ -50,27 +50,27 @@ OUTCOMES = frozenset(rules.OUTCOMES)
 
 
 class RunQuerySet(PrimaryQuerySet["Run"]):
-    """Runs in the words of an operator."""
+    """Queries on runs."""
 
     def open(self) -> Self:
-        """Return those without an outcome."""
+        """Return the runs without an outcome."""
         return self.filter(status__in=sorted(OPEN))
 
     def finished(self) -> Self:
-        """Return those with an outcome."""
+        """Return the runs with an outcome."""
         return self.filter(status__in=sorted(OUTCOMES))
 
     def chain(self) -> Self:
-        """Return those that are due points of a schedule itself, neither orders nor jobs."""
+        """Return the due points of schedules, without requested runs and jobs."""
         return self.filter(origin=Origin.DUE)
 
 
 class Run(PrimaryModel):
-    """The outcome of one due point, of a skipped stretch of them, of an order, or of a job.
+    """The outcome of one due point, of a skipped stretch, of a requested run, or of a job.
 
-    A job has no schedule: what it calls stands in the row, `due_at` is when it may start, and its outcome is kept until
+    A job has no schedule: the row has its call, `due_at` is its earliest start, and the outcome is kept until
     `expires_at`. `schedule` has no constraint in the database and `schedule_name` is a copy, so that a deletion neither
-    breaks a batch of outcomes that is being written nor takes the history away.
+    breaks a batch of outcomes being written nor deletes the history.
     """
 
     schedule = models.ForeignKey(
@@ -87,12 +87,12 @@ class Run(PrimaryModel):
     queue = models.CharField(_("queue"), max_length=64)
     generation = models.BigIntegerField(_("generation"), default=0, db_default=0)
     origin = models.CharField(_("origin"), max_length=8, choices=Origin, default=Origin.DUE)
-    #: A member of its own in Redis: orders, and points of a schedule whose runs may overlap.
+    #: Has a member of its own in Redis: requested runs, and points of a schedule whose runs may overlap.
     apart = models.BooleanField(default=False, editable=False)
     due_at = UTCDateTimeField(_("due"))
     status = models.CharField(_("status"), max_length=16, choices=Status)
     reason = models.CharField(_("reason"), max_length=200, blank=True, default="", db_default="")
-    #: Attempts made so far: 1 after the first one ended. A take-over after a crash is no new attempt.
+    #: Attempts made so far: 1 after the first one ended. A take-over after a crash is not a new attempt.
     attempt = models.PositiveSmallIntegerField(_("attempt"), default=0, db_default=0)
     reclaims = models.PositiveSmallIntegerField(_("reclaims"), default=0, db_default=0)
     fence = models.CharField(_("fence"), max_length=64, blank=True, default="", db_default="")
@@ -102,28 +102,28 @@ class Run(PrimaryModel):
     worker = models.CharField(_("worker"), max_length=128, blank=True, default="", db_default="")
     error = models.TextField(_("error"), blank=True, default="", db_default="")
     result = models.JSONField(_("result"), null=True)
-    #: Those before the last one; see `history.py`. None where there is none.
+    #: The attempts before the last one (`history.py`), or None.
     attempts = models.JSONField(null=True, editable=False)
-    #: For a skipped stretch: its last point.
+    #: The last point of a skipped stretch.
     last_due_at = UTCDateTimeField(_("last due"), null=True)
-    #: Due points this row stands for; 0 = not known (left by a definition that was edited away).
+    #: Due points in this row; 0 = unknown (left by a replaced definition).
     points = models.PositiveIntegerField(_("points"), default=1, db_default=1)
     created_at = UTCDateTimeField(default=utcnow, editable=False)
-    # Of jobs, but for `priority`, and `options` of orders; the workers insert no other of these with a due point.
-    #: 132 random bits. With the primary key they make the id of a job's result, which nobody can guess.
+    # Columns of jobs; workers insert due points with `priority` only. Requested runs also have `options`.
+    #: 132 random bits. With the primary key they form the id of a job's result, which cannot be guessed.
     token = models.CharField(max_length=22, blank=True, default="", db_default="", editable=False)
     #: The alias in `TASKS`.
     backend = models.CharField(_("backend"), max_length=255, blank=True, default="", db_default="")
     priority = models.SmallIntegerField(_("priority"), default=0, db_default=0)
     #: {"args": […], "kwargs": {…}}
     call = models.JSONField(_("arguments"), null=True)
-    #: What the call or its task says of attempts, timeout and callbacks (`calls/options.py`); an order's trace.
+    #: Attempts, timeout and callbacks of the call or its task (`calls/options.py`); the trace of a requested run.
     options = models.JSONField(null=True, editable=False)
-    #: The hash of the unique key, as long as the job holds it.
+    #: The hash of the unique key, while the job holds it.
     unique_key = models.CharField(max_length=32, null=True, editable=False)  # noqa: DJ001 - empty ones would collide
-    #: From then on there is no such result; a worker deletes the row.
+    #: The result is gone from then on; a worker deletes the row.
     expires_at = UTCDateTimeField(null=True, editable=False)
-    #: Somebody has seen its failures up to then: see `monitoring/failures.py`, Note [Dismissed].
+    #: Failures up to then are dismissed: see `monitoring/failures.py`, Note [Dismissed].
     dismissed_until = UTCDateTimeField(null=True, editable=False)
 
     objects = RunQuerySet.as_manager()
@@ -131,7 +131,7 @@ class Run(PrimaryModel):
     class Meta:
         verbose_name = _("run")
         verbose_name_plural = _("runs")
-        # To change is to cancel, move and retry jobs, to delete is to delete jobs that have failed.
+        # `change` covers cancelling, moving and retrying jobs; `delete` covers deleting failed jobs.
         default_permissions = ("view", "change", "delete")
         permissions = (("view_job_arguments", "Can see the arguments of jobs"),)
         ordering = ("-pk",)
@@ -139,7 +139,7 @@ class Run(PrimaryModel):
             models.UniqueConstraint(fields=("schedule", "due_at", "origin"), name="delayq_run_one_per_point"),
             models.UniqueConstraint(fields=("unique_key",), name="delayq_run_unique_key"),
         )
-        # Where a database has no partial indexes, each of these is a full one, and serves the same queries.
+        # A database without partial indexes has full ones, which serve the same queries.
         indexes = (
             models.Index(
                 fields=("schedule", "due_at"),
@@ -162,28 +162,28 @@ class Run(PrimaryModel):
 
     @property
     def title(self) -> str:
-        """The name of its schedule; of a job, its task."""
+        """The name of the schedule, or the task of a job."""
         return self.schedule_name or self.task
 
     @property
     def result_id(self) -> str:
-        """The id of a job's result, '' of any other run."""
+        """The id of a job's result; '' for other runs."""
         return result_id(self.pk, self.token) if self.token else ""
 
     @classmethod
     def of(cls, schedule: "Schedule", due_at: datetime, **values: Any) -> Self:
-        """Return an unsaved row of this schedule, as its definition stands; `values` win."""
+        """Return an unsaved row of this schedule with its present definition; `values` take precedence."""
         same = {name: getattr(schedule, name) for name in ("task", "queue", "generation", "priority")}
         values = {**same, **values}
         return cls(schedule_id=schedule.pk, schedule_name=schedule.name, due_at=due_at, **values)
 
     def cancel(self, by: str = "") -> bool:
-        """Ask for its execution to be stopped; `by` says who. False where it has ended already.
+        """Request a stop of its execution; `by` names the user. False if it has already ended.
 
-        Within about two seconds `TaskCancelled` is raised in the task, on whatever worker, and it is recorded as failed
-        (cancelled) without another attempt. A task that waits in C sees it afterwards only; what has not ended
-        `timeout_grace_seconds` later is recorded without it, and its process replaced. What waits for its execution, or
-        for another attempt, is stopped once that has run for a second.
+        Within about 2 s the worker raises `TaskCancelled` in the task, and the run is recorded as failed (cancelled)
+        without another attempt. A task that waits in C code gets the exception only afterwards; an execution that lasts
+        `timeout_grace_seconds` longer is recorded anyway, and its process replaced. A waiting run or retry is stopped
+        once it has run for a second.
         """
         if not Status(self.status).is_open:
             return False
@@ -192,11 +192,11 @@ class Run(PrimaryModel):
 
     @property
     def lag(self) -> timedelta | None:
-        """How long after its due point it was claimed; None before the claim, and for a backfill, late by order."""
+        """Time from due point to claim; None before the claim, and for backfills, which are late on purpose."""
         return None if self.claimed_at is None or self.origin == Origin.BACKFILL else self.claimed_at - self.due_at
 
     @property
     def duration(self) -> timedelta | None:
-        """How long the last attempt took; None before its end."""
+        """Duration of the last attempt; None before its end."""
         started: datetime | None = self.started_at
         return None if started is None or self.finished_at is None else self.finished_at - started

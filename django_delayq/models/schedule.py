@@ -1,4 +1,4 @@
-"""The row that people edit. Saving it never fails because of Redis and never fires anything by itself."""
+"""The row that users edit. Saving it never fails because of Redis, and never starts a run."""
 
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from .versions import BOOKKEEPING_FIELDS, next_version, now_generation
 
 
 def default_timezone() -> str:
-    """Return the project's zone, for a new schedule."""
+    """Return the project's time zone."""
     return conf.project_timezone()
 
 
@@ -33,7 +33,7 @@ def default_queue() -> str:
 
 
 class Schedule(Recurring, PrimaryModel):
-    """What runs, when, and how."""
+    """A task with its recurrence and policies."""
 
     class Kind(models.TextChoices):
         CRON = "cron", _("cron expression")
@@ -125,9 +125,9 @@ class Schedule(Recurring, PrimaryModel):
 
     objects = ScheduleQuerySet.as_manager()
 
-    #: Who makes the next edit: noted by the `save()` that keeps what it replaces, and forgotten then.
+    #: The user who makes the next edit. `save()` stores it with the replaced definition, and clears it.
     changed_by = ""
-    #: Where croniter has other points than the expression that `save()` wrote last, in words.
+    #: How croniter's points differ from those of the last saved expression, in words.
     doubt = ""
 
     if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Schedule(Recurring, PrimaryModel):
 
     @property
     def is_declared(self) -> bool:
-        """True where the code has it, and owns its fields."""
+        """True if the code declares the schedule, and so owns its fields."""
         declaration = getattr(self, "declaration", None)
         return declaration is not None and declaration.gone_at is None
 
@@ -189,10 +189,10 @@ class Schedule(Recurring, PrimaryModel):
         return self.name
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Save with a new generation. Mirrored to Redis on commit; Redis being down changes nothing here.
+        """Save with a new generation. Redis follows on commit; an outage of Redis changes nothing here.
 
         Raises:
-            ValidationError: The task, its arguments or the recurrence changed to something that cannot run.
+            ValidationError: The task, its arguments or the recurrence changed to values that cannot run.
         """
         using = kwargs.get("using") or router.db_for_write(type(self), instance=self)
         fields = kwargs.get("update_fields")
@@ -212,7 +212,7 @@ class Schedule(Recurring, PrimaryModel):
             names = {field.name for field in own_fields(type(self))} - BOOKKEEPING_FIELDS
             names = names if fields is None else names & set(fields)
             changed = {name for name in names if getattr(self, name) != getattr(old, name)}
-            if not changed and self._meta.concrete_model is not Schedule:  # only what a model that inherits has added
+            if not changed and self._meta.concrete_model is not Schedule:  # only fields of a subclass
                 self.__dict__.update({name: getattr(old, name) for name in BOOKKEEPING_FIELDS})
                 super().save(*args, **kwargs)
                 return
@@ -227,14 +227,14 @@ class Schedule(Recurring, PrimaryModel):
             if fields is not None:
                 kwargs["update_fields"] = {*fields, *version}
             super().save(*args, **kwargs)
-            # Where SQL had edited the row before, the mirror has made a further version of it.
+            # If SQL edited the row before, the sync has created a further version.
             self.refresh_from_db(using=using, fields=["generation", "replaced_from", "effective_from"])
             Definition.objects.using(using).keep([old], {old.pk: self.generation}, by)
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
-        """Delete, also while it runs: nothing new starts of it, Redis follows. `locks.py`, Note [Order of locks]."""
+        """Delete, even while it runs: no new run starts, Redis follows. `locks.py`, Note [Order of locks]."""
         using = using or router.db_for_write(type(self), instance=self)
-        if keep_parents and self._meta.concrete_model is not Schedule:  # only the row of the model that inherits goes
+        if keep_parents and self._meta.concrete_model is not Schedule:  # delete only the row of the subclass
             return super().delete(using=using, keep_parents=True)
         with transaction.atomic(using=using):
             lock_to_delete(Schedule._base_manager.using(using).filter(pk=self.pk))
@@ -243,7 +243,7 @@ class Schedule(Recurring, PrimaryModel):
     delete.alters_data = True  # type: ignore[attr-defined]
 
     def preview(self, n: int, start: datetime | None = None) -> list[PreviewPoint]:
-        """Return the first `n` undecided due points after `start`, by default from now on, each with its annotations.
+        """Return the first `n` undecided due points after `start`, by default from now, with notes on each.
 
         Raises:
             InvalidRecurrence: See `recurrence`.
@@ -251,7 +251,7 @@ class Schedule(Recurring, PrimaryModel):
         return preview(self, n, start or utcnow())
 
     def clean(self) -> None:
-        """Check what a form cannot leave to the database.
+        """Validate the whole definition.
 
         Raises:
             ValidationError: By field; each message says what to write instead.
@@ -268,17 +268,17 @@ class Schedule(Recurring, PrimaryModel):
         self.updated_at = now
 
     def pause(self, reason: str = "", *, by: str = "") -> None:
-        """Start no further run; the one that runs now finishes and is recorded. `by` says who did it."""
+        """Start no further run; a running one finishes and is recorded. `by` names the user."""
         self.enabled, self.pause_reason, self.changed_by = False, reason, by
         self.save(update_fields=SWITCH_FIELDS)
 
     def resume(self, *, by: str = "") -> None:
-        """Go on with the first due point from now on. What passed during the pause is not made up for."""
+        """Continue with the first due point from now on. Points during the pause are not made up for."""
         self.enabled, self.pause_reason, self.changed_by = True, "", by
         self.save(update_fields=SWITCH_FIELDS)
 
 
-#: A change of one of these is validated by `save()` too, not only by forms.
+#: Fields whose changes `save()` validates, as forms do.
 CHECKED_FIELDS = frozenset((
     "task", "args", "kwargs", "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "queue",
     "jitter", "overlap", "missed", "timeout", "backend", "priority", "keep", "keep_last", "on_success", "on_failure",

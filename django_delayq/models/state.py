@@ -1,4 +1,4 @@
-"""What the workers know of a schedule. Narrow, and apart from the row that people edit."""
+"""What workers know of a schedule. Narrow, and separate from the row that users edit."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -8,7 +8,7 @@ from .primary import PrimaryModel, PrimaryQuerySet
 
 
 class Condition(models.TextChoices):
-    """Whether a schedule can go on by itself."""
+    """Whether a schedule can continue by itself."""
 
     ACTIVE = "active", _("active")
     EXHAUSTED = "exhausted", _("exhausted")
@@ -16,37 +16,37 @@ class Condition(models.TextChoices):
 
 
 class ScheduleState(PrimaryModel):
-    """Written in the same transaction as the outcomes in the ledger. A schedule that never ran may have no row."""
+    """Written in the transaction of the outcomes in the ledger. A schedule that never ran may have no row."""
 
     schedule = models.OneToOneField(
         "django_delayq.Schedule", on_delete=models.CASCADE, primary_key=True, related_name="state"
     )
-    #: Every due point up to this one is decided, but for open rows of the ledger.
+    #: Every due point up to this one is decided, except for open rows of the ledger.
     last_due_at = UTCDateTimeField(null=True)
-    #: The first due point not decided yet, under the definition that was last mirrored.
+    #: The first undecided due point under the last synced definition.
     next_due_at = UTCDateTimeField(null=True)
     last_status = models.CharField(max_length=16, blank=True, default="")
-    #: When that was decided, by the worker's clock.
+    #: When `last_status` was decided, by the worker's clock.
     last_outcome_at = UTCDateTimeField(null=True)
     last_lag_ms = models.BigIntegerField(null=True)
-    #: End of the last run of the chain; orders do not count. Fixed delays and overlap are counted from it.
+    #: End of the last run of a due point; requested runs do not count. Fixed delays and overlap begin there.
     last_finished_at = UTCDateTimeField(null=True)
     #: Start of the unbroken busy stretch that ended at `last_finished_at`.
     busy_from = UTCDateTimeField(null=True)
     #: Runs since the last success; 0 after a success.
     failing_streak = models.PositiveIntegerField(default=0)
-    #: Executed due points; skips, retries and orders do not count.
+    #: Executed due points; skips, retries and requested runs do not count.
     run_count = models.PositiveIntegerField(default=0)
     condition = models.CharField(max_length=16, choices=Condition, default=Condition.ACTIVE)
     condition_reason = models.CharField(max_length=500, blank=True, default="")
-    #: What became of due points up to this one is not known in full any more: rows of some were pruned.
+    #: Outcomes of due points up to this one may be incomplete: rows were pruned.
     pruned_until = UTCDateTimeField(null=True)
     mirrored_digest = models.CharField(max_length=64, blank=True, default="")
 
     objects = PrimaryQuerySet.as_manager()
 
     class Meta:
-        base_manager_name = "objects"  # so that `schedule.state` is read by it
+        base_manager_name = "objects"  # reads `schedule.state`
         indexes = (
             models.Index(fields=("next_due_at",), name="delayq_state_next_due"),
             models.Index(

@@ -1,4 +1,4 @@
-"""Words that people sort schedules by: a team, a customer, what is to be looked at first. Nothing runs by them."""
+"""Tags that users sort schedules by, such as a team or a customer. They affect no run."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -17,10 +17,10 @@ MOST_CHARS, MOST_TAGS = 50, 20
 
 
 def read_tags(text: str) -> list[str]:
-    """Return the tags of a text such as `billing, nightly`, each once, in lower case, sorted.
+    """Return the tags of a text such as `billing, nightly`: unique, in lower case, sorted.
 
     Raises:
-        ValidationError: One is too long, or there are too many.
+        ValidationError: A tag is too long, or there are too many.
     """
     names = sorted({" ".join(part.split()).lower() for part in text.split(",")} - {""})
     for name in names:
@@ -34,10 +34,10 @@ def read_tags(text: str) -> list[str]:
 
 
 class TagQuerySet(PrimaryQuerySet["Tag"]):
-    """Tags of one schedule, as its `tags`."""
+    """Tags of schedules."""
 
     def put(self, schedule: "Schedule", names: Iterable[str]) -> list[str]:
-        """Give a schedule these tags instead of those it had, written as `read_tags` returns them; return them.
+        """Replace the tags of a schedule; return them in the form of `read_tags`.
 
         Raises:
             ValidationError: See `read_tags`.
@@ -53,7 +53,7 @@ class TagQuerySet(PrimaryQuerySet["Tag"]):
 class Tag(PrimaryModel):
     """One tag of one schedule."""
 
-    #: Deleted with it, by `lock_to_delete`; SQL that deletes a schedule leaves them, and does no harm.
+    #: `lock_to_delete` deletes tags with the schedule; rows that SQL leaves behind do no harm.
     schedule = models.ForeignKey(
         "django_delayq.Schedule", on_delete=models.DO_NOTHING, related_name="tags", db_constraint=False, db_index=False
     )

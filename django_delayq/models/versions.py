@@ -1,17 +1,17 @@
-"""How a definition is versioned. Knows the columns, not the models.
+"""Versions of a definition. Knows the columns, not the models.
 
-Note [Generation]
-A definition's generation grows with every write and is compared by the mirror, which may deliver writes late and out
-of order. It is computed from the locked row, or in the UPDATE itself, as max(generation + 1, now in ms): `+ 1` orders
-concurrent edits whatever the clocks say, and the clock lets it grow past a deleted namesake's, or past that of a
-restored backup.
+Note [Generations only grow]
+Every write increases the generation. The sync compares generations, because its writes may reach Redis late and out of
+sequence. A generation is max(generation + 1, now in ms), computed from the locked row or in the UPDATE itself. `+ 1`
+puts concurrent edits in sequence whatever the clocks say; the clock exceeds the generation of a deleted schedule with
+the same key, or of a restored backup.
 
-Note [Effective from]
-An edit must not create a due point in the past. `effective_from` is the instant of the last change of the recurrence,
-the window or `enabled`; only points after it belong to the new definition. It is compared with the row as the
-database has it, locked or in the same UPDATE, so that neither a stale instance nor a concurrent edit can slip by.
-`replaced_from`, set with it, is the `effective_from` of the last enabled definition that an edit has replaced: whoever
-held a point under an older one learns from it that there was another one in between, which may have had points too.
+Note [An edit creates no past due point]
+`effective_from` is the instant of the last change of the recurrence, the window or `enabled`; only points after it
+belong to the new definition. It is compared with the locked row, or in the same UPDATE, so that neither a stale
+instance nor a concurrent edit bypasses it. `replaced_from`, set with it, is the `effective_from` of the last enabled
+definition that an edit replaced. It tells a worker with a point of an older definition that there was another one in
+between, which may have had points too.
 """
 
 from collections.abc import Set
@@ -36,38 +36,38 @@ def now_generation() -> int:
 
 
 def next_generation() -> Greatest:
-    """Return the expression for the generation of a row that is being changed. See Note [Generation]."""
+    """Return the expression for the generation of a changed row. See Note [Generations only grow]."""
     return Greatest(F("generation") + 1, Value(now_generation()))
 
 
 def moved_effective_from() -> Greatest:
-    """Return the expression for `effective_from` of a row whose timing changes now. See Note [Effective from]."""
+    """Return the expression for `effective_from` of a row whose timing changes now."""
     return Greatest(Value(utcnow(), UTCDateTimeField()), F("effective_from"), F("created_at"))
 
 
 def moved() -> dict[str, Any]:
-    """Return what a write sets in rows whose timing changes now. See Note [Effective from]."""
+    """Return the columns to set with a change of the timing. See Note [An edit creates no past due point]."""
     return {"replaced_from": F("effective_from"), "effective_from": moved_effective_from()}
 
 
 def is_expression(value: Any) -> bool:
-    """Say whether a value is computed by the database."""
+    """Return whether the database computes this value."""
     return hasattr(value, "resolve_expression")
 
 
 def retimes(old: Any, changed: Set[str]) -> bool:
-    """Say whether an edit of these fields of a definition changes when it is due."""
+    """Return whether an edit of these fields changes the due points."""
     # `H` in a cron expression is a hash of the name.
     return not changed.isdisjoint(TIMING_FIELDS) or ("name" in changed and "h" in old.cron.lower())
 
 
 def moves_effective_from(old: Any, new: Any) -> bool:
-    """Say whether saving `new` over `old` moves `effective_from`; for display, before anything is written."""
+    """Return whether saving `new` over `old` moves `effective_from`; for display before a write."""
     return retimes(old, {name for name in (*TIMING_FIELDS, "name") if getattr(old, name) != getattr(new, name)})
 
 
 def next_version(old: Any, changed: Set[str]) -> dict[str, Any]:
-    """Return what an edit of these fields of a locked row sets beside them."""
+    """Return the columns to set with an edit of these fields of a locked row."""
     now = utcnow()
     version = {"generation": max(old.generation + 1, now_generation()), "updated_at": now}
     if not retimes(old, changed):
@@ -77,9 +77,9 @@ def next_version(old: Any, changed: Set[str]) -> dict[str, Any]:
 
 
 def moved_by(values: dict[str, Any]) -> dict[str, Any]:
-    """Return what a write of plain `values` sets beside them. See Note [Effective from].
+    """Return the columns to set with a write of plain `values`. See Note [An edit creates no past due point].
 
-    Expressions among them are not looked at: their caller compares the rows before and after.
+    Ignores expressions: their caller compares the rows before and after.
     """
     changed = Q()
     for name in sorted(TIMING_FIELDS & values.keys()):

@@ -1,1 +1,1 @@
-"""What stands, judged once: problems, explanations, metrics and alerts."""
+"""Problems, explanations, metrics and alerts."""

@@ -1,4 +1,4 @@
-"""What is to come: due points of all schedules, counted or estimated, where they heap up, and the next ones by name."""
+"""Upcoming due points of all schedules: counts per queue and hour, busiest minutes, and the next runs by name."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,25 +20,25 @@ from ..recurrence import Cron, Every, Recurrence, Windowed, wake_at
 from ..recurrence.point import EPOCH, MICROSECOND
 from ..recurrence.preview import preview
 
-#: So many enabled schedules are looked at, all of them; of more, about so many are drawn.
+#: Maximum number of enabled schedules that are all read; above it, a sample of about this size is drawn.
 MOST_READ = 2_000
-#: So many keys are drawn at first, and at most where few of them hit.
+#: Number of primary keys in the first draw, and the maximum where few of the drawn keys exist.
 DRAWN_FIRST, DRAWN_AT_MOST = 2_500, 20_000
 
 
 def left(schedule: AnySchedule) -> int | None:
-    """Return how many due points a schedule may still execute; None for any number."""
+    """Return how many due points a schedule may still execute; None without a limit."""
     return None if schedule.max_runs is None else max(0, schedule.max_runs - state_of(schedule).run_count)
 
 
 def goes_on(schedule: AnySchedule) -> bool:
-    """Say whether a schedule may run: enabled, and neither exhausted nor parked."""
+    """Return whether a schedule may run: enabled, runs left, and neither exhausted nor parked."""
     ended = state_of(schedule).condition in (Condition.EXHAUSTED, Condition.PARKED)
     return schedule.enabled and not ended and left(schedule) != 0
 
 
 class Sample(NamedTuple):
-    """Schedules that go on, each standing for `weight` of them; `total` is how many there are, if need be about."""
+    """Schedules that may run. Each represents `weight` schedules; `total` is their number, estimated in a sample."""
 
     rows: Sequence[AnySchedule]
     weight: float
@@ -46,12 +46,15 @@ class Sample(NamedTuple):
 
     @property
     def is_estimate(self) -> bool:
-        """Say whether others were left out."""
         return self.weight != 1
 
 
 def read(now: datetime) -> Sample:
-    """Return all schedules that go on, or some of them. See Note [Sample]. Asks the database four times at most."""
+    """Return all schedules that may run, or a sample of them, with at most four queries.
+
+    Primary keys are drawn evenly, so no table is scanned, and the share of existing keys gives the total. The draw
+    changes once an hour, so that reloading a page keeps its numbers.
+    """
     found = Schedule.objects.using(ledger.database()).filter(enabled=True).order_by("name")
     pks = list(found.values_list("pk", flat=True)[: MOST_READ + 1])
     if len(pks) > MOST_READ:
@@ -65,7 +68,7 @@ def next_runs(now: datetime, most: int) -> list[tuple[datetime, ScheduleRow]]:
     states = ScheduleState.objects.using(ledger.database()).filter(next_due_at__gte=now, schedule__enabled=True)
     found = []
     for row in _load(states.order_by("next_due_at").values_list("pk", flat=True)[:most]):
-        with suppress(InvalidRecurrence, ValueError):  # it will be parked
+        with suppress(InvalidRecurrence, ValueError):  # a worker will park it
             found += [(point.due_at, row) for point in preview(row, most, now) if point.runs]
     return sorted(found, key=lambda each: (each[0], each[1].name))[:most]
 
@@ -85,17 +88,16 @@ def _draw(now: datetime) -> Sample:
 
 
 def _load(pks: Iterable[int]) -> list[ScheduleRow]:
-    """Return those of these schedules that go on."""
     return [row for row in ledger.load_schedules(pks).values() if goes_on(row)]
 
 
 MINUTE = timedelta(minutes=1)
-#: So many points of a schedule with jitter are followed one by one; more are counted as if there was no jitter.
+#: Maximum due points of a group with jitter that are computed one by one; above it, jitter is ignored.
 MOST_FOLLOWED = 600
 
 
 class Steps(NamedTuple):
-    """So many steps of whole minutes, the first from `first` on; what lies before `since` does not count."""
+    """`number` steps of `step` (whole minutes) from `first` on; due points before `since` do not count."""
 
     first: datetime
     step: timedelta
@@ -104,22 +106,20 @@ class Steps(NamedTuple):
 
     @property
     def end(self) -> datetime:
-        """Where the last one ends."""
         return self.first + self.number * self.step
 
     @property
     def begin(self) -> datetime:
-        """From where on points count."""
         return max(self.first, self.since)
 
     def at(self, instant: datetime) -> int:
-        """Return the number of the step that an instant lies in."""
+        """Return the index of the step that contains an instant."""
         return (instant - self.first) // self.step
 
 
 @dataclass(slots=True)
 class Group:
-    """Schedules that fall due in the same minutes, from `after` on where that is set, `left` times at most."""
+    """Schedules with the same due minutes; only points after `after` count, and at most `left` of them."""
 
     rule: Recurrence
     after: datetime | None
@@ -128,15 +128,11 @@ class Group:
 
     @property
     def moves(self) -> bool:
-        """Say whether some start later than they are due."""
         return any(each.jitter for each in self.schedules)
 
 
 def grouped(schedules: Iterable[AnySchedule], since: datetime, end: datetime) -> list[Group]:
-    """Return schedules by what they have in common between these. See Note [Once for each definition].
-
-    What has no usable recurrence is left out: it will be parked.
-    """
+    """Group schedules with the same due minutes between these instants; leave out those without a usable recurrence."""
     found: dict[Any, Group] = {}
     for schedule in schedules:
         try:
@@ -154,7 +150,6 @@ def grouped(schedules: Iterable[AnySchedule], since: datetime, end: datetime) ->
 
 
 def _within(rule: Recurrence, since: datetime, end: datetime) -> Recurrence:
-    """Return a rule without bounds that change nothing in this time."""
     if not isinstance(rule, Windowed):
         return rule
     open_before, open_after = rule.start is None or rule.start <= since, rule.end is None or rule.end >= end
@@ -175,10 +170,9 @@ def _key(rule: Recurrence) -> Any:
 
 
 def per_step(rule: Recurrence, steps: Steps, after: datetime | None = None, left: int | None = None) -> dict[int, int]:
-    """Return how many due points lie in each step; only of steps that have some.
+    """Return the number of due points by step; only after `after`, and only the first `left` from `since` on.
 
-    Points up to `after` are none, and only the first `left` from `since` on are. What is dense is asked for step by
-    step, what is sparse point by point: either costs no more than there are steps.
+    Steps without points are left out. Dense rules are counted step by step, sparse ones point by point.
     """
     begin, last = _begin(steps.begin, after), steps.end - MICROSECOND
     if begin > last:
@@ -190,9 +184,9 @@ def per_step(rule: Recurrence, steps: Steps, after: datetime | None = None, left
 
 
 def starts(group: Group, steps: Steps) -> Iterator[tuple[int, int, Sequence[AnySchedule]]]:
-    """Yield (step, how many runs start in it, of which schedules each): due points, each with its jitter.
+    """Yield (step, runs that each schedule starts in it, schedules): due points moved by their jitter.
 
-    Of a schedule with jitter and very many points the due points are taken instead.
+    A group with jitter and more than MOST_FOLLOWED points yields its due points instead.
     """
     plain = [each for each in group.schedules if not each.jitter]
     moved = [each for each in group.schedules if each.jitter]
@@ -211,7 +205,7 @@ def starts(group: Group, steps: Steps) -> Iterator[tuple[int, int, Sequence[AnyS
 
 
 def _followed(group: Group, steps: Steps, jitter: timedelta) -> list[datetime] | None:
-    """Return the points whose runs may start in these steps, by so much jitter at most; None for too many."""
+    """Return the points whose runs may start in these steps with at most this jitter; None for too many points."""
     begin, last = _begin(steps.begin - jitter, group.after), steps.end - MICROSECOND
     if not jitter or begin > last:
         return []
@@ -239,7 +233,7 @@ def _of_any(rule: Recurrence, steps: Steps, begin: datetime, last: datetime) -> 
 
 
 def _of_lattice(rule: Every, steps: Steps, begin: datetime) -> dict[int, int]:
-    """Return the same for an interval, at a tenth of the cost: lattices that nobody else has are many."""
+    """Do the same as `_of_any` for an interval at a tenth of the cost: most intervals are alone in their group."""
     every, step = rule.every // MICROSECOND, steps.step // MICROSECOND
     first, start = (steps.first - rule.anchor) // MICROSECOND, (begin - rule.anchor) // MICROSECOND
     end, found = first + steps.number * step, dict[int, int]()
@@ -264,7 +258,6 @@ def _points(rule: Recurrence, first: datetime, last: datetime) -> Iterator[datet
 
 
 def _cut(counts: dict[int, int], left: int) -> dict[int, int]:
-    """Return the first `left` of what was counted."""
     found = {}
     for number in sorted(counts):
         if left <= 0:
@@ -275,21 +268,21 @@ def _cut(counts: dict[int, int], left: int) -> dict[int, int]:
 
 
 HOUR = timedelta(hours=1)
-#: So many hours are looked into for their busiest minutes: those in which the most schedules fall due.
+#: Number of hours that are searched for the busiest minutes: those in which most schedules fall due.
 HOURS_LOOKED_INTO = 4
-#: So many minutes are named.
+#: Maximum number of busiest minutes returned.
 PEAKS = 3
 
 
 class Peak(NamedTuple):
-    """A minute, and how many runs start in it."""
+    """A minute and the number of runs that start in it."""
 
     at: datetime
     runs: int
 
 
 class Outlook:
-    """Due points of these schedules in so many hours from `first` on; what lies before `since` does not count."""
+    """Due points of schedules in `hours` hours from `first` on; those before `since` do not count."""
 
     def __init__(self, schedules: Iterable[AnySchedule], first: datetime, hours: int, since: datetime) -> None:
         self.steps = Steps(first, HOUR, hours, since)
@@ -299,7 +292,7 @@ class Outlook:
         ]
 
     def by_queue(self) -> dict[str, list[int]]:
-        """Return how many due points each queue has in each hour; only queues that have some."""
+        """Return the number of due points of each queue by hour; queues without due points are left out."""
         found: dict[str, list[int]] = {}
         for group, counts in self._counted:
             if counts:
@@ -310,10 +303,10 @@ class Outlook:
         return found
 
     def peaks(self) -> list[Peak]:
-        """Return the minutes in which the most runs start, the highest first; jitter is counted in.
+        """Return the minutes in which most runs start, the busiest first, with jitter.
 
-        They are those of the hours with the most schedules. A minute is missed only where a few schedules start more
-        often than once in it, or where more than HOURS_LOOKED_INTO hours have as many schedules.
+        Only the HOURS_LOOKED_INTO hours with the most schedules are searched. A busier minute elsewhere is missed only
+        if few schedules start several runs in it, or if more hours have as many schedules.
         """
         best: list[Peak] = []
         crowds: Counter[int] = Counter()
@@ -332,7 +325,7 @@ class Outlook:
 
 
 def minutes_of(groups: Iterable[Group], hour: datetime, since: datetime) -> list[int]:
-    """Return how many runs start in each minute of the hour that begins then."""
+    """Return the number of runs that start in each minute of the hour that begins at `hour`."""
     found = [0] * 60
     for group in groups:
         for number, count, schedules in starts(group, Steps(hour, MINUTE, 60, since)):

@@ -1,4 +1,9 @@
-"""What failed of late, grouped by task and error: runs and jobs of the ledger. Knows no admin; shows nothing."""
+"""Groups recent failures of runs and jobs by task and error. Knows no admin.
+
+Note [Dismissed]
+Dismissing a group stores the time in its rows. The group is hidden while its last failure is not later than that time;
+a later failure shows it again, even of a retried row.
+"""
 
 import hashlib
 import re
@@ -10,9 +15,9 @@ from typing import NamedTuple
 from .. import ledger
 from ..models import Run, Status
 
-#: So much of a fingerprint counts.
+#: Maximum characters of a fingerprint.
 MOST_KEPT = 120
-#: A title of so many characters may have been cut: `MAX_TITLE_CHARS` of `worker/calling.py`.
+#: Titles of this length may have been truncated: `MAX_TITLE_CHARS` of `worker/calling.py`.
 _CUT_AT = 200
 QUOTED, NUMBER = "'…'", "#"
 
@@ -28,9 +33,9 @@ _SEVERAL = re.compile(rf"({NUMBER}|{QUOTED})(?:,\s?\1)+")
 
 
 def fingerprint(title: str) -> str:
-    """Return what the titles of all such errors have in common. See Note [What is left out].
+    """Return a title without quoted texts, numbers, UUIDs and random words, which differ between the same errors.
 
-    What is secret in a title is not hidden, but for what stands in quotes.
+    The class of the error is kept with its digits. Secrets in a title are not hidden, unless they are quoted.
     """
     line = " ".join(title[:_CUT_AT].split())
     head = _CLASS.match(line)
@@ -43,20 +48,20 @@ def fingerprint(title: str) -> str:
 
 
 def digest_of(kind: str, task: str, text: str) -> str:
-    """Return the name of a group: the same for the same kind, task and fingerprint, as an address may have it."""
+    """Return a group's id: a hash of kind, task and fingerprint that is safe in a URL."""
     return hashlib.sha256("\0".join((kind, task, text)).encode(errors="replace")).hexdigest()[:32]
 
 
-#: So many rows are read.
+#: Maximum rows read.
 MOST_READ = 5_000
-#: What failed so long ago is not told, and what was seen first so short a time ago is new.
+#: Maximum age of failures that are read, and maximum age of a group's first failure for it to be new.
 KEPT, NEW = timedelta(days=7), timedelta(days=1)
 _COLUMNS = ("pk", "schedule_id", "schedule_name", "task", "reason", "status", "created_at", "dismissed_until")
 _TIMES = ("due_at", "finished_at")
 
 
 class Failure(NamedTuple):
-    """A run that failed or was lost at this time."""
+    """A run that failed or was lost, at `at`."""
 
     pk: int
     schedule: int | None
@@ -70,14 +75,14 @@ class Failure(NamedTuple):
 
 
 class Failures(NamedTuple):
-    """What was read at `now`, the newest rows first; `cut` says that there is more."""
+    """Failures read at `now`, the newest rows first; `cut` if there are more than MOST_READ."""
 
     rows: Sequence[Failure]
     now: datetime
     cut: bool
 
     def reaches(self, since: datetime) -> bool:
-        """Say whether all rows that were made from then on were read."""
+        """Return whether all rows created since then were read."""
         return not self.cut or (bool(self.rows) and self.rows[-1].created_at < since)
 
 
@@ -85,8 +90,8 @@ class Failures(NamedTuple):
 class RunGroup:
     """Failures of one task with one fingerprint, of schedules or of jobs.
 
-    `runs` are their keys; `schedules` their keys and the names they had, what failed last first; some may be deleted.
-    `rows` are all of the group that were read, with their times. All but `first` and `rows` is of the time asked for.
+    `first` and `rows` (primary keys and times) cover all failures read, the other fields those of the requested period.
+    `runs` are primary keys. `schedules` maps primary keys to names, latest failure first; some may be deleted.
     """
 
     digest: str
@@ -102,20 +107,20 @@ class RunGroup:
 
     @property
     def of_jobs(self) -> bool:
-        """True where jobs have failed, which have no schedule."""
+        """True for failures of jobs, which have no schedule."""
         return self.last.schedule is None
 
     @property
     def is_dismissed(self) -> bool:
-        """True while nothing has failed since somebody dismissed it. See Note [Dismissed]."""
+        """True if there is no failure after the group was dismissed. See Note [Dismissed]."""
         return self.last.dismissed_until is not None and self.last.at <= self.last.dismissed_until
 
 
 def read_failures(now: datetime) -> Failures:
-    """Read what has failed of late, in two queries. See Note [The newest ones]."""
+    """Read the newest MOST_READ failures, with two queries by index. So counts of groups may be partial."""
     found: list[Failure] = []
-    for status in (Status.FAILED, Status.LOST):  # each begins where its part of the index does
-        rows = ledger.with_status(status).exclude(reason="cancelled", started_at=None)  # while it waited
+    for status in (Status.FAILED, Status.LOST):  # separately, so that each uses the start of its part of the index
+        rows = ledger.with_status(status).exclude(reason="cancelled", started_at=None)  # cancelled while waiting
         read = rows.order_by("-pk").values_list(*_COLUMNS, *_TIMES)[: MOST_READ + 1]
         found += [Failure._make((*row[:-2], row[-1] or row[-2])) for row in read]
     found.sort(key=lambda row: row.pk, reverse=True)
@@ -125,10 +130,9 @@ def read_failures(now: datetime) -> Failures:
 
 
 def group_failures(found: Failures, since: datetime) -> list[RunGroup]:
-    """Return the groups of what has failed since then: new ones first, then what failed last.
+    """Return groups with failures since an instant: new groups first, then by latest failure.
 
-    A group is new if its first failure is less than `NEW` old, as far as was read; where less than that was read,
-    nobody knows, and none is.
+    A group is new if its first failure is less than `NEW` old, and all rows of that period were read.
     """
     groups: dict[str, RunGroup] = {}
     digests: dict[tuple[bool, str, str], tuple[str, str]] = {}
@@ -157,12 +161,12 @@ def group_failures(found: Failures, since: datetime) -> list[RunGroup]:
 
 
 def dismiss(group: RunGroup, until: datetime) -> None:
-    """Hide a group as far as it was seen: whatever of it fails after `until` shows it again."""
+    """Hide a group's failures up to `until`; a later failure shows it again."""
     _mark([pk for pk, at in group.rows if at <= until], until)
 
 
 def take_back(group: RunGroup) -> bool:
-    """Show a group again; False where its runs are gone."""
+    """Show a dismissed group again; return False if its runs are deleted."""
     return _mark([pk for pk, _ in group.rows], None)
 
 

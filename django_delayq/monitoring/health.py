@@ -1,4 +1,4 @@
-"""Whether Redis and the database answer: for probes. Says nothing of what is in them."""
+"""Probes: whether Redis and the database answer, and whether a worker's loop runs."""
 
 import time
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from ..index.web import ask
 
 PLAIN = "text/plain; charset=utf-8"
 
-#: A loop that is late by so much stands still, however short the leases are.
+#: Minimum seconds without a round after which a loop counts as stuck, however short the leases are.
 STILL_SECONDS = 30.0
 
 
 class Page(NamedTuple):
-    """What a path answers."""
+    """A response of a probe."""
 
     status: int
     body: bytes
@@ -24,12 +24,12 @@ class Page(NamedTuple):
 
 
 def said(missing: list[str]) -> Page:
-    """Return the page of a probe: 200, or 503 with what is missing."""
+    """Return the page of a probe: 200, or 503 with the names of the missing services."""
     return Page(503 if missing else 200, f"{', '.join(missing) or 'ok'}\n".encode())
 
 
 def unready() -> list[str]:
-    """Return which of the two do not answer; none of them where this process could work."""
+    """Return which of "redis" and "database" do not answer."""
     missing = []
     try:
         ask(lambda broker: broker.now_ms())
@@ -44,9 +44,9 @@ def unready() -> list[str]:
 
 
 def moves(moved_at: float) -> bool:
-    """Say whether a worker's loop, whose last round was at `moved_at` (monotonic; 0: it has not begun), is in time.
+    """Return whether a worker's loop ran recently; `moved_at` is its last round (monotonic), 0 before the first.
 
-    What makes it wait for longer than two leases has lost all that it held: a restart costs nothing more.
+    After two leases without a round the worker has lost all leases, so a restart costs nothing more.
     """
     still = max(2 * conf.get_config().lease_seconds, STILL_SECONDS)
     return not moved_at or time.monotonic() - moved_at < still

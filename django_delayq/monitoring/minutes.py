@@ -1,15 +1,15 @@
-"""Moves what was counted from Redis into the database, and reads both as one. See `counters.py`, Note [Counters].
+"""Moves counts from Redis to the database and reads both together. See `counters.py`, Note [Counters].
 
 Note [Moved once]
-A minute is inserted, rows that are there already left out, and only then deleted in Redis. So it counts once, wherever
-the mover crashes, and whoever moves it beside him. What is added to a minute after it was moved is lost. As workers go
-by the server's clock, only a process does that which was stopped for two minutes just before it sent its counts.
+A minute is inserted, ignoring rows that exist, and only then deleted in Redis. So it counts once, even if the mover
+crashes or several workers move the same minute. Counts added to a minute after its move are lost. Workers use the
+server's clock, so this happens only to a process that was stopped for two minutes just before it sent its counts.
 
 Note [Overload]
-Due points are skipped as missed after an outage too, and then it is over. What falls due while workers can work, and is
-skipped all the same, is more than they can do. So workers count it apart (`counters.MISSED`), by the due time. A point
-does not count that fell due before the worker began, while a server was away, or while its queue or task was paused. It
-is overload for as long as it goes on: where it was counted in the current minute or the last one.
+Points skipped as missed after an outage are not overload: the outage is over. Overload means that points fall due while
+workers can work, and are skipped all the same. Workers count these separately (`counters.MISSED`), by due time. A point
+does not count if it fell due before the worker began, during an outage of a server, or during a pause of its queue or
+task. Overload continues while the current minute or the last one has such points.
 """
 
 from datetime import datetime, timedelta
@@ -27,19 +27,15 @@ from ..recurrence import from_ms, to_ms
 from ..recurrence.point import utcnow
 
 MINUTE_MS = 60_000
-#: A minute is moved when it ended so long ago.
+#: Minutes after its end before a minute is moved.
 SETTLED_MINUTES = 2
 MINUTES_KEPT, HOURS_KEPT = timedelta(hours=48), timedelta(days=90)
-#: So much is moved, merged or deleted at once: minutes of each queue, and batches of rows.
+#: Maximum for one call: minutes moved of each queue, and batches of rows merged or deleted.
 MOST_MINUTES, MOST_BATCHES = 200, 40
 
 
 def roll_up(broker: Broker, now_ms: int) -> int:
-    """Move, merge and delete what is old enough; return how many minutes were moved.
-
-    Raises:
-        BrokerError, DatabaseError: The next call goes on with what is left.
-    """
+    """Move, merge and delete counts by age; return the number of moved minutes. After an error, call it again."""
     minutes = MinuteCounts(broker)
     moved = sum(_move(minutes, queue, now_ms // MINUTE_MS - SETTLED_MINUTES - 1) for queue in broker.config.queues)
     now = from_ms(now_ms)
@@ -56,7 +52,7 @@ def roll_up(broker: Broker, now_ms: int) -> int:
 
 
 def _move(minutes: MinuteCounts, queue: str, last: int) -> int:
-    """Move a queue's minutes up to this one. See Note [Moved once]."""
+    """Move a queue's minutes up to `last`. See Note [Moved once]."""
     found = minutes.minutes(queue, 0, last)[:MOST_MINUTES]
     for minute in found:
         counts = minutes.read(queue, minute)
@@ -67,15 +63,12 @@ def _move(minutes: MinuteCounts, queue: str, last: int) -> int:
 
 
 def read_counts(since: datetime, until: datetime | None = None, broker: Broker | None = None) -> Counts:
-    """Return what was counted in the minutes, or older the hours, that begin between these instants.
+    """Return the counts of the minutes (older than two days: hours) that begin between these instants.
 
-    Without a broker as a web request may. Where Redis does not answer, what the table has: all but the last minutes.
-
-    Raises:
-        DatabaseError: The table cannot be read.
+    Without a broker, Redis is read with the limits of a web request. If it does not answer, the newest are missing.
     """
     until = until or utcnow() + timedelta(minutes=1)
-    fresh = _read_fresh(broker, since, until)  # first: what is moved in the meantime is in both, not in none
+    fresh = _read_fresh(broker, since, until)  # first: a minute moved in between is then in both, not in neither
     counts, stored = ledger.read_rollups(since, until)
     for place, more in fresh.items():
         if place not in stored:
@@ -84,13 +77,9 @@ def read_counts(since: datetime, until: datetime | None = None, broker: Broker |
 
 
 def read_series(since: datetime, step: timedelta, number: int, broker: Broker | None = None) -> list[dict[str, Tally]]:
-    """Return what was counted in so many steps from `since` on, summed over queues and tasks, by kind.
+    """Return the counts of `number` steps from `since` on by kind, summed over queues and tasks; see `read_counts`.
 
-    `step` is a whole number of minutes; what is two days old is only known by the hour. Without a broker as a web
-    request may.
-
-    Raises:
-        DatabaseError: The table cannot be read.
+    `step` is a whole number of minutes; counts older than two days have the precision of an hour.
     """
     series: list[dict[str, Tally]] = [{} for _ in range(number)]
     until = since + number * step
@@ -130,13 +119,13 @@ def _instant(minute: int) -> datetime:
     return from_ms(minute * MINUTE_MS)
 
 
-#: The load is that of the current minute and so many before it.
+#: Number of minutes before the current one that make up the load.
 LOAD_MINUTES = 5
-#: Less than this is not enough to judge by.
+#: Minimum seconds of counts for a judgement.
 LEAST_SECONDS = 30.0
-#: From this share of missed points on, and from this number, it is overload.
+#: Minimum share and minimum number of missed points that are overload.
 SHARE, FEWEST = 0.1, 10
-#: What is said of it, see `Load.told`.
+#: The message, filled from `Load.told`.
 OVERLOAD = gettext_noop(
     "More falls due than the workers can do: in %(seconds)d s %(missed)d due points were skipped because they "
     "came too late, and %(executed)d executed; they waited up to %(wait)d s. Needed: %(needed).1f "
@@ -145,9 +134,9 @@ OVERLOAD = gettext_noop(
 
 
 class Load(NamedTuple):
-    """What was counted in `seconds`: due points that were executed, and that workers missed.
+    """Due points executed and missed by workers within `seconds`.
 
-    `longest_wait` is the bound of its bucket, in seconds. `goes_on`: points were missed within the last two minutes.
+    `longest_wait` is its bucket's bound in seconds. `goes_on`: points were missed in the current minute or the last.
     """
 
     seconds: float
@@ -158,28 +147,24 @@ class Load(NamedTuple):
 
     @property
     def overloaded(self) -> bool:
-        """True where more falls due than is executed. See Note [Overload]."""
+        """True if more points fall due than workers execute. See Note [Overload]."""
         enough = self.goes_on and self.seconds >= LEAST_SECONDS
         return enough and self.missed >= max(FEWEST, SHARE * (self.executed + self.missed))
 
     @property
     def told(self) -> dict[str, float]:
-        """What `OVERLOAD` says: also the executions a second that would miss nothing, and those that were made."""
+        """The values of `OVERLOAD`; `needed` and `done` are executions per second."""
         needed, done = (self.executed + self.missed) / self.seconds, self.executed / self.seconds
         return {**self._asdict(), "wait": self.longest_wait, "needed": needed, "done": done}
 
 
 def read_load(broker: Broker | None = None) -> Load:
-    """Return the load of the last minutes. Without a broker as a web request may.
-
-    Raises:
-        DatabaseError: The table cannot be read.
-    """
+    """Return the load of the last minutes; `broker` as in `read_counts`."""
     now, minute = utcnow(), timedelta(minutes=1)
     since = _instant(to_ms(now) // MINUTE_MS) - LOAD_MINUTES * minute
     tallies = [kinds.get("points", {}) for kinds in read_series(since, minute, LOAD_MINUTES + 1, broker)]
     first = next((index for index, tally in enumerate(tallies) if tally), LOAD_MINUTES)
-    # Counting may have begun in the middle of its first minute, which is left out where others tell enough.
+    # Counting may have begun in the middle of the first minute, so it is left out if the others suffice.
     if first and any(tallies[first + 1 :]) and (now - since - (first + 1) * minute).total_seconds() >= LEAST_SECONDS:
         first += 1
     total: Tally = {}

@@ -1,7 +1,7 @@
-"""HTTP requests to the hosts that the settings list, and to no other. Knows no settings.
+"""Sends HTTP requests to hosts in an allowlist only. Knows no settings.
 
-A host is compared as it stands in the address, with its port where it has one, each time before something is sent. What
-its name resolves to is the matter of whoever lists it. Redirects are not followed: they would lead past the list.
+Before each request the URL's host, with its port if it has one, is compared with the list. What a listed name resolves
+to is not checked. Redirects are not followed, because they would bypass the list.
 """
 
 import socket
@@ -20,19 +20,19 @@ from ..exceptions import DelayQError
 
 
 class DeliveryFailed(DelayQError):
-    """A host that is to be told of something is not listed, cannot be reached, or refuses."""
+    """The host is not listed, cannot be reached, or rejects the request."""
 
 
 class _Unredirected(HTTPRedirectHandler):
     def redirect_request(self, *args: Any) -> None:
-        """Have an answer that leads elsewhere be an error."""
+        """Treat a redirect as an error."""
 
 
 class _Deadline(HTTPConnection):
-    """Its timeout is for the whole request: all addresses of the host or the proxy, TLS, and the head of the answer.
+    """A connection whose timeout covers the whole request: all addresses of host or proxy, TLS, and the response head.
 
-    A socket's own timeout begins anew with each address and with each byte that a receiver drips. So a timer shuts the
-    connection down: by a duplicate of the socket, since TLS takes the first one over.
+    A socket's own timeout restarts with each address and each received byte. So a timer shuts the connection down,
+    through a duplicate of the socket because TLS takes over the original.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -86,7 +86,7 @@ class _Deadline(HTTPConnection):
 
 
 def _shut_down(sock: socket.socket) -> None:
-    with suppress(OSError):  # it is closed
+    with suppress(OSError):  # already closed
         sock.shutdown(socket.SHUT_RDWR)
 
 
@@ -108,11 +108,11 @@ _open = build_opener(_Unredirected, _HTTP, _HTTPS).open
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], *, hosts: Collection[str], timeout_seconds: float) -> None:
-    """Post a body; return when the answer is one of success (2xx), or fail when this time is over.
+    """Post a body and return if the response is a success (2xx); fail after the timeout.
 
     Raises:
-        DeliveryFailed: The host is not listed, does not answer in time, or answers otherwise. Its message has the host,
-            and never the rest of the address, which may be a secret.
+        DeliveryFailed: The host is not listed, does not answer in time, or answers with another status. The message
+            has the host and never the rest of the URL, which may be a secret.
     """
     refusal = find_refusal(url, hosts)
     if refusal:

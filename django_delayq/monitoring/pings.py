@@ -1,8 +1,8 @@
-"""Tells a service such as healthchecks.io when an execution begins and ends, where a schedule has an address for that.
+"""Reports starts and ends of executions to a service such as healthchecks.io, for schedules with a ping URL.
 
-Best effort: one thread of the process sends, from a list that ends at MOST. What does not fit, what its host does not
-take within its tries, and what is still here when the process is killed, is dropped. No execution ever waits for it.
-The address gets a POST: with `/start` behind it, as it is, or with `/fail`, and `rid`, the same for one run.
+Best effort: one thread for each process sends, from a queue of at most MOST requests. A ping is dropped if the queue is
+full, if the host rejects all tries, or if the process is killed. Executions never wait for it. The URL receives a POST,
+with `/start` appended, unchanged, or with `/fail`; the parameter `rid` is the same for all pings of a run.
 """
 
 import logging
@@ -23,18 +23,18 @@ logger = logging.getLogger("django_delayq.worker")
 
 MOST = 1000
 TIMEOUT_SECONDS = 5.0
-#: Waits before the second and the third try; that it has begun is tried once.
+#: Seconds before the second and the third try; start pings are not retried.
 PAUSES = (1.0, 3.0)
-#: A host that took nothing is left out for so long, so that the others get theirs.
+#: Seconds for which a failing host is skipped, so that it does not delay pings to other hosts.
 REST_SECONDS = 30.0
-#: A process that ends gives what is here so long.
+#: Seconds that an ending process waits for its queued pings.
 FLUSH_SECONDS = 5.0
 MOST_BODY = 10_000
 _NAMESPACE = uuid.UUID("5f6c1d0e-8a63-4c7b-9a50-2d1c64c3b4f7")
 
 
 class Ping(NamedTuple):
-    """One request."""
+    """A queued request."""
 
     url: str
     rid: str
@@ -85,10 +85,9 @@ _lock = threading.Lock()
 
 
 def ping(url: str, what: str, key: str, body: str = "") -> None:
-    """Have a request be sent, and return at once: `what` is `/start`, '' or `/fail`, `key` a text of its run's own.
+    """Queue a request and return immediately; `what` is `/start`, '' or `/fail`, `key` is unique to the run.
 
-    The database is no guard of what may be asked of the network: an address whose host is not listed (any more) gets
-    nothing, which is logged.
+    A URL from the database is not trusted: if its host is not listed (any more), this logs a warning and sends nothing.
     """
     alerts = conf.get_config().alerts
     if alerts is None:
@@ -108,7 +107,7 @@ def ping(url: str, what: str, key: str, body: str = "") -> None:
 
 
 def flush(seconds: float = FLUSH_SECONDS) -> None:
-    """Give what waits so long; tried once more it is not. For a process that ends."""
+    """Wait up to `seconds` for queued pings, without retries. For a process that ends."""
     if _pinger is None or _pinger.pid != os.getpid():
         return
     _pinger.ending.set()

@@ -1,4 +1,4 @@
-"""`path("delayq/", include("django_delayq.monitoring.urls"))`: metrics, healthz and readyz."""
+"""URLs of metrics, healthz and readyz: `path("delayq/", include("django_delayq.monitoring.urls"))`."""
 
 from django.urls import path
 

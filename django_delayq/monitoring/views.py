@@ -1,4 +1,4 @@
-"""For the web: metrics behind a token, and probes. Include `django_delayq.monitoring.urls`."""
+"""Views: metrics that require a token, and probes. Include `django_delayq.monitoring.urls`."""
 
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
@@ -17,11 +17,7 @@ NO_TOKEN = "Set DELAYQ['METRICS_TOKEN'], and have it sent as: Authorization: Bea
 @require_safe
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Tell how everything stands, to whoever sends METRICS_TOKEN as a bearer token.
-
-    Raises:
-        ImproperlyConfigured: `prometheus_client` is missing.
-    """
+    """Return the gauges, if the request has METRICS_TOKEN as its bearer token. Needs `prometheus_client`."""
     token = conf.get_config().metrics_token
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     if not (token and scheme.lower() == "bearer" and constant_time_compare(given.strip(), token)):
@@ -34,7 +30,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def open_metrics(request: HttpRequest) -> HttpResponse:
-    """Do the same for everybody: where a decorator or the address protects it. Raises what `metrics` does."""
+    """Return the gauges without a token: protect it by a decorator or by its address."""
     if not is_there():
         raise ImproperlyConfigured(MISSING)
     from .metrics.fleet import told_of_all
@@ -46,13 +42,13 @@ def open_metrics(request: HttpRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def healthz(request: HttpRequest) -> HttpResponse:
-    """Say that this process answers."""
+    """Return 200: this process answers."""
     return HttpResponse("ok\n", PLAIN)
 
 
 @require_safe
 @never_cache
 def readyz(request: HttpRequest) -> HttpResponse:
-    """Say whether Redis and the database answer: 503 and their names where they do not."""
+    """Return 200 if Redis and the database answer, else 503 with the names of those that do not."""
     page = health.said(health.unready())
     return HttpResponse(page.body, page.content_type, page.status)

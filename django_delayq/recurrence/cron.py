@@ -1,11 +1,10 @@
-"""The cron recurrence: which instants the local times of an expression are in a zone.
+"""The cron recurrence: converts the local times of an expression to instants in a zone.
 
-Note [Stretches]
-A zone is a row of stretches of constant offset. Inside one, wall clock and instants differ by a constant, so every
-question is one about wall-clock seconds. What is special happens where a stretch begins: after a gap, a fixed-time job
-that matched inside the gap gets one point at the first valid minute (`run_after`); after a jump back, a fixed-time job
-begins only where the wall clock was not yet before (`once`). Two wall-clock times that fall on one instant are one
-point.
+Note [Points are computed per stretch]
+A zone is a series of stretches of constant offset. Within a stretch, wall clock and instants differ by a constant, so
+the computation uses wall-clock seconds. Special cases occur only where a stretch begins. After a gap, a fixed-time job
+that matched inside the gap gets one point at the first valid minute (`run_after`). After a jump back, a fixed-time job
+begins only where the wall clock shows a new time (`once`). Two wall-clock times at one instant are one point.
 """
 
 from dataclasses import dataclass, field
@@ -24,12 +23,12 @@ from .zone import LONGEST_SHIFT, get_zone, stretch
 
 DST_GAP = ("run_after", "skip")
 DST_OVERLAP = ("once", "twice")
-#: So many points of an expression are held against croniter's.
+#: Number of points of an expression that are compared with croniter's.
 COMPARED = 5
 
 
-#: The last second that was asked for, and the answer: whoever judges, records and settles a point asks the same. As
-#: datetimes, the two instants of an hour that a zone has twice would be equal.
+#: The last queried second and its result: judging, recording and settling a point repeat the query. The key is a
+#: number because the two instants of a repeated local hour would be equal as datetimes.
 Asked = list[tuple[int | None, datetime | None]]
 
 
@@ -45,7 +44,7 @@ def _prepare(expression: str, timezone: str, dst_gap: str, dst_overlap: str, key
 class Cron:
     """A cron expression in a time zone. Equal by its arguments; compiled once per process and set of arguments.
 
-    `key` feeds the hash behind `H`: the same key always gives the same times. `dst_gap` and `dst_overlap` concern
+    `key` feeds the hash behind `H`: the same key always gives the same times. `dst_gap` and `dst_overlap` apply to
     fixed-time jobs only (neither minute nor hour begins with `*`). `fields` is the compiled expression.
 
     Raises:
@@ -67,7 +66,7 @@ class Cron:
             if not isinstance(value, str):
                 column = "cron" if name in ("expression", "key") else name
                 raise InvalidRecurrence(f"{name} must be text, not {value!r}.", field=column)
-        key = self.key if "h" in self.expression.lower() else ""  # else thousands of names would each be prepared
+        key = self.key if "h" in self.expression.lower() else ""  # else every name would take a cache entry
         fields, zone, asked = _prepare(self.expression, self.timezone, self.dst_gap, self.dst_overlap, key)
         object.__setattr__(self, "fields", fields)
         object.__setattr__(self, "_zone", zone)
@@ -85,19 +84,19 @@ class Cron:
         return found
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
-        """See `Recurrence`. Costs some 20 to 30 times `next_after`."""
+        """See `Recurrence`. Costs 20 to 30 times as much as `next_after`."""
         return from_seconds(self._last(seconds(instant), seconds(floor)))
 
     def count_between(self, first: datetime, last: datetime) -> int:
         return self._count(-(-micros(first) // 1_000_000), seconds(last))
 
     def contradiction(self, instant: datetime) -> tuple[datetime | None, datetime | None] | None:
-        """Return the first of the next points that croniter has otherwise, and its own, by the clock on the wall.
+        """Return the first of the next points for which croniter differs, and croniter's point, in wall-clock time.
 
-        None where they agree, and where the dialects do not. Here no clock is ever changed.
+        None if both agree, or if the dialects differ by definition. Clock changes are ignored.
 
         Raises:
-            Exception: Whatever croniter raises.
+            Exception: Any error of croniter.
         """
         if not is_alike(self.expression.split(), self.fields.rule):
             return None
@@ -110,10 +109,9 @@ class Cron:
             wall = other
         return None
 
-    # -- in whole seconds since 1970, of UTC where they are not called wall; see Note [Stretches]
+    # -- in whole UTC seconds since 1970, wall-clock seconds where so named; see Note [Points are computed per stretch]
 
     def _first(self, second: int) -> int | None:
-        """Return the first due point from `second` on, or None after the year 9999."""
         while True:
             begin, end, offset, extra = self._stretch(second)
             wall = begin + offset
@@ -126,11 +124,11 @@ class Cron:
                 return found - offset
             second = end
             if end + offset - wall > DAY:
-                # No jump back leads from here to before `wall`, and nothing matches between that and `found`.
+                # No jump back reaches before `wall`, and nothing matches between `wall` and `found`.
                 second = max(end, found - offset - 2 * DAY)
 
     def _last(self, second: int, floor: int) -> int | None:
-        """Return the last due point in `floor < point <= second`, by bisection: a long way back costs little."""
+        """Return the last due point in `floor < point <= second`, by bisection: the distance costs little."""
         newest = self._first(floor + 1)
         if newest is None or newest > second:
             return None
@@ -145,7 +143,7 @@ class Cron:
         return low
 
     def _count(self, first: int, last: int) -> int:
-        """Return how many due points lie in `first <= point <= last`, stretch by stretch, not point by point."""
+        """Return the number of due points in `first <= point <= last`. Counts by stretch, not by point."""
         total = 0
         second = first
         while second <= last:
@@ -157,9 +155,9 @@ class Cron:
         return total
 
     def _stretch(self, second: int) -> tuple[int, int, int, int | None]:
-        """Return from where on the stretch that holds the second counts, its end, its offset, and its extra point.
+        """Return where the stretch that holds the second begins to count, its end, its offset, and its extra point.
 
-        That is the one that stands for all that matched in the gap before the stretch, unless it comes before `second`.
+        The extra point replaces all times that matched in the gap before the stretch; None if it is before `second`.
         """
         start, end, offset, before = stretch(self._zone, second)
         shift = offset - before

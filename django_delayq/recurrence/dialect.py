@@ -1,4 +1,4 @@
-"""The cron dialect: from text to compiled fields. Never walks time; what one field says is read in `grammar.py`."""
+"""The cron dialect: compiles text to fields. Never walks time; `grammar.py` reads the single fields."""
 
 import re
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ REFUSED_MACROS = {
         "Write a time, or use the kind 'once'."
     ),
 }
-#: The wall-clock second at which the year 9600 begins. The calendar comes again every 400 years, and ends with 9999.
+#: The wall-clock second at which the year 9600 begins: the last 400-year cycle of the calendar, which ends with 9999.
 _LAST_CYCLE = (date(9600, 1, 1) - date(1970, 1, 1)).days * DAY
 
 _WORD = re.compile(r"\S+", re.ASCII)
-#: What a seventh field begins with; else the text is no expression of seven fields, but a phrase.
+#: Start of a seventh field that is a year; other texts of seven words are phrases.
 _YEAR = re.compile(r"[*?]|[0-9]{4}")
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(MS|D|H|M|S)")
 _EVERY = re.compile(rf"\s*@EVERY\s+((?:{_DURATION.pattern})+)\s*", re.ASCII)
@@ -55,10 +55,10 @@ def parse_every(text: str) -> timedelta | None:
 
 
 def compile_cron(expression: str, key: str) -> Fields:
-    """Return the compiled form of an expression; `key` feeds H.
+    """Return the compiled expression; `key` feeds `H`.
 
     Raises:
-        InvalidRecurrence: The message names the field, the value and what is allowed or to be written instead.
+        InvalidRecurrence: The message names the field, the value and what to write instead.
     """
     if len(expression) > MAX_LENGTH:
         raise InvalidRecurrence(

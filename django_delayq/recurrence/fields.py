@@ -1,4 +1,4 @@
-"""A compiled cron expression, walked over naive wall-clock seconds since 1970. Knows no time zone and no text."""
+"""A compiled cron expression, evaluated in naive wall-clock seconds since 1970. Knows no time zone and no text."""
 
 from calendar import monthrange
 from dataclasses import dataclass, field
@@ -10,9 +10,9 @@ DAY = 86_400
 ORDINAL_OF_DAY_ZERO = 719_163
 FIRST_DAY = 1 - ORDINAL_OF_DAY_ZERO
 LAST_DAY = date.max.toordinal() - ORDINAL_OF_DAY_ZERO
-#: Stands for the L of `5L` where `5#2` has its 2.
+#: The number in `nth` for the L of `5L`.
 LAST = 6
-#: Times a mask of weekdays: that mask in six weeks, one after the other.
+#: Factor that repeats a mask of weekdays for six weeks.
 _SIX_WEEKS = sum(1 << 7 * week for week in range(6))
 
 
@@ -23,17 +23,17 @@ def lowest(mask: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _shape(year: int, month: int) -> tuple[int, int]:
-    """Return the weekday of a month's day 1, with Sunday as 0, and how many days it has."""
+    """Return the weekday of a month's day 1 (Sunday is 0) and its number of days."""
     monday_based, length = monthrange(year, month)
     return (monday_based + 1) % 7, length
 
 
 @dataclass(slots=True)
 class DayRule:
-    """What the fields day-of-month and day-of-week say, before it is known what a month looks like.
+    """The fields day-of-month and day-of-week, independent of a month.
 
     Bit n of `days` is day n of the month, bit n of `weekdays` is weekday n with Sunday as 0. `before_last` holds the n
-    of `L-n`, `nearest` the days of `15W` (31 for `LW`), `nth` the pairs of `5#2`. Where `both` is False, one of the two
+    of `L-n`, `nearest` the days of `15W` (31 for `LW`), `nth` the pairs of `5#2`. If `both` is False, one of the two
     fields has to match.
     """
 
@@ -45,17 +45,17 @@ class DayRule:
     nth: set[tuple[int, int]] = field(default_factory=set)
 
     def __hash__(self) -> int:
-        """Of one that is complete: nearly all schedules share a handful of rules, whose masks are worked out once."""
+        """Hash a complete rule: schedules share few rules, whose masks are computed once."""
         return hash((self.both, self.days, self.weekdays, len(self.before_last), len(self.nearest), len(self.nth)))
 
     def mask(self, length: int, first_weekday: int) -> int:
-        """Return the matching days of a month of that length whose day 1 is that weekday, as bits 1 to 31."""
+        """Return the matching days, as bits 1 to 31, of a month with this length and this weekday of day 1."""
         by_day = self.days
         for back in self.before_last:
             if back < length:
                 by_day |= 1 << (length - back)
         for day in self.nearest:
-            # Day 31 of a shorter month: the nearest to it *within the month*.
+            # In a shorter month, day 31 means the nearest working day to its last day, within the month.
             by_day |= 1 << _nearest_working_day(min(day, length), length, first_weekday)
         by_weekday = self.weekdays * _SIX_WEEKS >> first_weekday << 1
         for weekday, nth in self.nth:
@@ -82,10 +82,10 @@ def _masks(rule: DayRule) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The matching seconds, minutes, hours and months as bit masks, and what is said of days.
+    """The matching seconds, minutes, hours and months as bit masks, and the rule for days.
 
-    `fixed` is Debian's fixed-time job: neither minute nor hour begins with `*`. Bit n of `times` is minute n of the
-    day. `day_masks[length - 28][weekday of day 1]` holds the matching days of the 28 shapes of month.
+    `fixed` marks Debian cron's fixed-time jobs: neither minute nor hour begins with `*`. Bit n of `times` is minute n
+    of the day. `day_masks[length - 28][weekday of day 1]` holds the matching days of the 28 shapes of a month.
     """
 
     seconds: int
@@ -114,7 +114,7 @@ class Fields:
         return None if found is None else found * DAY + lowest(self.times) * 60 + lowest(self.seconds)
 
     def count(self, begin: int, end: int) -> int:
-        """Return how many matching seconds lie in `begin <= wall < end`, month by month, not point by point."""
+        """Return the number of matching seconds in `begin <= wall < end`. Counts by month, not by point."""
         if end <= begin:
             return 0
         first_day, first_second = divmod(begin, DAY)
@@ -162,7 +162,7 @@ class Fields:
         return total
 
     def _count_times(self, day: int, before_second: int) -> int:
-        """Return how many matching seconds of a day come before that one."""
+        """Return the number of matching seconds of a day before this second."""
         if not self._count_days(day, day + 1):
             return 0
         minute, second = divmod(before_second, 60)

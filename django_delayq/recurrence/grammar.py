@@ -1,6 +1,6 @@
-"""The items of a cron field: checked here, and expanded by croniter into the numbers that they stand for.
+"""The items of a cron field: checked here, expanded to numbers by croniter.
 
-Everything that is refused is refused here or in `dialect.py`, with a message that says what to write instead.
+All refusals are here or in `dialect.py`, with a message that says what to write instead.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ _NTH = re.compile(rf"(?P<weekday>{_VALUE})#(?P<nth>[0-9]+|L)|(?P<last>[0-9]+|{'|
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldSpec:
-    """What one field of an expression allows: `*` means `low` to `high`, `top` is the largest number written.
+    """The values that one field allows: `*` means `low` to `high`, `top` is the largest number accepted.
 
-    The first of the names stands for `low`. `place` is the field's in croniter's five, where seconds are as minutes.
+    The first of the names means `low`. `place` is the position in croniter's five fields; seconds use that of minutes.
     """
 
     place: int
@@ -54,16 +54,16 @@ SPECS = (
 
 
 def shown(text: str) -> str:
-    """Return the text in quotes, as it was typed. No expression that is read is longer than 255 characters."""
+    """Return the text in quotes, as typed."""
     return repr(text)
 
 
 class _Refused(Exception):
-    """Why an item of a field cannot be. The item itself is quoted by who knows how it was typed."""
+    """The reason to refuse an item. `read_field` quotes the item as typed."""
 
 
 def read_field(spec: FieldSpec, text: str, key: str, rule: DayRule) -> int:
-    """Return the values, ranges and steps of one field as a bit mask of numbers; other items are put into the rule.
+    """Return the values, ranges and steps of one field as a bit mask; put other items into the rule.
 
     Raises:
         InvalidRecurrence: An item is not understood, out of range, reversed, or has a step that does not fit.
@@ -89,17 +89,17 @@ def read_field(spec: FieldSpec, text: str, key: str, rule: DayRule) -> int:
 
 @lru_cache(maxsize=4096)
 def _expand(spec: FieldSpec, text: str) -> int:
-    """Return what croniter makes of a field in numbers, as a bit mask with Sunday as 0."""
+    """Return croniter's expansion of a numeric field, as a bit mask with Sunday as 0."""
     expanded, _ = croniter.expand(f"{'* ' * spec.place}{text}{' *' * (4 - spec.place)}")
     values = expanded[spec.place]
     return sum(1 << value for value in (range(spec.low, spec.high + 1) if values == ["*"] else values))
 
 
 def is_alike(words: Sequence[str], rule: DayRule) -> bool:
-    """Say whether the fields of a sound expression mean the same to croniter by definition.
+    """Return whether croniter gives the fields of a valid expression the same meaning.
 
-    It has seconds last, other items for days, another hash, `9-9` as the whole field, and never takes both day fields
-    where one of them only begins with `*`.
+    croniter has seconds last, other items for days and another hash. It reads `9-9` as the whole field, and never
+    requires both day fields to match where one of them only begins with `*`.
     """
     words = [word.upper().replace("?", "*") for word in words]
     if len(words) != 5 or rule.before_last or rule.nearest or rule.nth:
@@ -146,7 +146,7 @@ def _read_weekday(spec: FieldSpec, item: str, rule: DayRule) -> bool:
 
 @lru_cache(maxsize=4096)
 def _in_numbers(spec: FieldSpec, item: str) -> str:
-    """Return a value, range or step in numbers: a single one where it is that, since croniter takes 9-9 for all."""
+    """Return a value, range or step in numbers; one value without a range, since croniter reads 9-9 as all."""
     match = _RANGE.fullmatch(item)
     if match is None:
         raise _Refused(_why_not(spec, item))
@@ -205,9 +205,9 @@ def _number(spec: FieldSpec, text: str) -> int:
 
 
 def _hashed(spec: FieldSpec, item: str, match: re.Match[str], key: str) -> str:
-    """Replace `H` by what the key's hash makes of it, as plain numbers. Another hash would move everybody's schedules.
+    """Replace `H` by plain numbers from the key's hash. Another hash would move existing schedules.
 
-    Each field draws for itself, else minute and hour would go together.
+    Each field has its own hash, so that minute and hour are independent.
     """
     low, high = spec.low, spec.high
     if match["low"] is not None:
@@ -230,11 +230,11 @@ def _hashed(spec: FieldSpec, item: str, match: re.Match[str], key: str) -> str:
         raise _Refused("has step 0: steps begin at 1.")
     _check_step(spec, step, low, high)
     start = low + draw % step
-    # Spelled out where one value is left, because a step over a range of one is refused when people write it.
+    # A single value has no step: a step over a range of one is refused.
     return f"{start}-{high}/{step}" if start + step <= high else str(start)
 
 
-#: How an item looks, in which field (None: in any), and why it is not understood.
+#: Pattern of an item, its field (None for any field), and why it is not understood.
 _LOOKS = (
     ("^R([^A-Z]|$)", None,
      "is random, so that every worker would see other times. Write H: it is spread by the schedule's name."),
@@ -250,7 +250,6 @@ _LOOKS = (
 
 
 def _why_not(spec: FieldSpec, item: str) -> str:
-    """Say why an item is not understood, as precisely as its look allows."""
     allowed, begin = f"allowed are {spec.allowed}.", item[:3]
     for pattern, only, why in _LOOKS:
         if only in (None, spec) and re.search(pattern, item):

@@ -1,9 +1,9 @@
-"""Phrases that people type where a cron expression is wanted, in English and German. Pure; computes no due point.
+"""Phrases typed instead of a cron expression, in English and German. Pure; computes no due point.
 
-Note [Phrases are offers]
-"every weekday at 9" is not accepted as a recurrence: a grammar of phrases that is guessed at would decide when things
-run. It is read only to say which expression may be meant, with the words that `describe` has for it; whoever typed it
-takes that or does not. So the grammar may be small, and generous: words between the parts are passed over.
+Note [Phrases are only suggestions]
+"every weekday at 9" is not accepted as a recurrence: a grammar that guesses would decide when tasks run. A phrase only
+leads to a suggested expression, shown with the words of `describe`, which the user accepts or rejects. So the grammar
+can be small and tolerant: it ignores words between the parts.
 """
 
 import re
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from . import Cron, parse_every
 from .words import SHORTEST_RUN, describe_cron, describe_every, runs
 
-#: What is longer is no phrase.
+#: Maximum characters of a phrase.
 LONGEST = 100
 
 _WORD = re.compile(
     r"(?P<time>\d{1,2}[:.]\d\d(?!\d)(?:\s?[ap]m\b)?|\d{1,2}\s?[ap]m\b)|(?P<day>\d{1,2}(?:st\b|nd\b|rd\b|th\b|\.))"
     r"|(?P<number>\d+)|(?P<word>[^\W\d]+(?:'clock)?)|(?P<sign>[,–-])|(?P<other>\S)"
 )
-#: What is passed over, and what means the same; a letter and a value stand for days of the week and times.
+#: Ignored words, and synonyms by their common form: a letter and a value for weekdays, days, times and numbers.
 _WORDS = {
     "": "every each on the of month in a o'clock uhr "
     "jeden jede jedem jedes alle am an der den dem des im monat monats immer",
@@ -60,12 +60,11 @@ _ROUNDS = {"second": 60, "minute": 60, "hour": 24}
 
 
 def understand(text: str) -> str | None:
-    """Return the cron expression that a phrase may mean, None where it is none of those that are known.
+    """Return the cron expression that a phrase may mean, None if it is not understood.
 
-    Known are "every 15 minutes", "twice a day" and "at 9", "at 9:00 and 18:00", "9am", "noon", each with "daily",
-    weekdays, a list or a span of days of the week, or days of the month: "on the 1st and 15th", "on the last day of the
-    month", "on the first Monday of the month"; days alone are at midnight. What no expression says, such as "every 90
-    seconds", is an interval: `@every 90s`.
+    Understood are frequencies ("every 15 minutes", "twice a day") and times ("at 9:00 and 18:00", "9am", "noon"), with
+    weekdays or days of the month ("on the 1st and 15th", "on the first Monday of the month"). Days alone mean midnight.
+    An interval that no cron expression has, such as "every 90 seconds", gives `@every 90s`.
     """
     phrase = " ".join(_canonical(text)) if len(text) <= LONGEST else ""
     phrase = re.sub(r"daily (n\d+(?: and n\d+)*)", lambda found: re.sub(r"n(?=\d)", "d", found[1]), phrase)
@@ -95,7 +94,7 @@ def _nth(found: re.Match[str]) -> str:
 
 
 def _often(count: int, size: int) -> str | None:
-    """Return the expression of so many times in an hour or a day, None where they are not at even distances."""
+    """Return the expression for `count` times in an hour or a day, None if these are not evenly spaced."""
     if not count or size % count:
         return None
     step = "0" if count == 1 else "*" if count == size else f"*/{size // count}"
@@ -111,7 +110,7 @@ def _interval(phrase: str) -> str | None:
 
 
 def _canonical(text: str) -> Iterator[str]:
-    """Yield the words of a phrase as one letter and a value, or as one of few words; unknown ones as they are."""
+    """Yield the words of a phrase in their common form; unknown words unchanged."""
     for found in _WORD.finditer(text.casefold()):
         kind, word = str(found.lastgroup), found[0]
         if kind == "time":
@@ -130,7 +129,7 @@ def _time(text: str) -> str:
 
 
 def _rhythm(parts: dict[str, str | None]) -> str | None:
-    """Return seconds, minutes and hours of "every 15 minutes", None for a step that does not divide the round."""
+    """Return seconds, minutes and hours of "every 15 minutes", None for a step that does not divide the unit evenly."""
     unit, step = str(parts["unit"]), int(parts["count"] or 1)
     if not 1 <= step < _ROUNDS[unit] or _ROUNDS[unit] % step:
         return None
@@ -139,7 +138,7 @@ def _rhythm(parts: dict[str, str | None]) -> str | None:
 
 
 def _clock(times: str) -> str | None:
-    """Return minute and hour, None where one expression cannot have just these times."""
+    """Return minute and hour, None if one expression cannot have exactly these times."""
     found = [(int(hour), int(minute or 0)) for hour, minute in re.findall(r"[tn](\d+)(?::(\d+))?", times)]
     hours, minutes = sorted({hour for hour, _ in found}), sorted({minute for _, minute in found})
     if len(set(found)) < len(hours) * len(minutes) or hours[-1] > 23 or minutes[-1] > 59:
@@ -148,7 +147,6 @@ def _clock(times: str) -> str | None:
 
 
 def _days(days: str, weekdays: str) -> str | None:
-    """Return day of month, month and day of week."""
     if days:
         names = sorted(set(re.findall(r"d(L|\d+)", days)), key=lambda name: (len(name), name))
         known = all(name == "L" or 1 <= int(name) <= 31 for name in names)
@@ -182,7 +180,7 @@ def _shown(run: list[int]) -> str:
 def offer(text: str) -> tuple[str, str] | None:
     """Return the cron expression, or the `@every` of an interval, that a phrase may mean, and its words without a zone.
 
-    None where none is understood. See Note [Phrases are offers].
+    None if the phrase is not understood. See Note [Phrases are only suggestions].
     """
     expression = understand(text)
     if expression is None:

@@ -1,6 +1,6 @@
 """Due points as numbers since 1970. Only `utcnow` reads a clock. Never rounds a point down to ms.
 
-What takes an instant raises ValueError for a naive one.
+Functions that take an instant raise ValueError for a naive one.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ MICROSECOND, MILLISECOND = timedelta(microseconds=1), timedelta(milliseconds=1)
 
 
 def utcnow() -> datetime:
-    """Return the current instant, aware, in UTC. A callable default that is aware even where USE_TZ is off."""
+    """Return the current instant in UTC. A default for model fields that is aware even if USE_TZ is off."""
     return datetime.now(UTC)
 
 
@@ -20,7 +20,7 @@ def as_utc(instant: datetime | None, name: str = "instant", *, field: str = "") 
     """Return the instant in UTC.
 
     Raises:
-        ValueError: It is no datetime, or a naive one, which names no instant; `InvalidRecurrence` for a `field`.
+        ValueError: It is not an aware datetime; `InvalidRecurrence` if `field` is given.
     """
     if isinstance(instant, datetime):
         if instant.tzinfo is UTC:
@@ -34,7 +34,7 @@ def as_utc(instant: datetime | None, name: str = "instant", *, field: str = "") 
 
 
 def micros(instant: datetime) -> int:
-    """Return the whole microseconds since 1970, exactly."""
+    """Return the exact number of microseconds since 1970."""
     return (as_utc(instant) - EPOCH) // MICROSECOND
 
 
@@ -44,7 +44,7 @@ def seconds(instant: datetime) -> int:
 
 
 def from_seconds(value: int | None) -> datetime | None:
-    """Return the instant in UTC, or None where the years 1 to 9999 do not reach, or where there is none."""
+    """Return the instant in UTC; None for None, and outside the years 1 to 9999."""
     try:
         return None if value is None else EPOCH + timedelta(0, value)
     except OverflowError:
@@ -52,12 +52,12 @@ def from_seconds(value: int | None) -> datetime | None:
 
 
 def to_ms(instant: datetime) -> int:
-    """Return milliseconds since 1970, rounded up, so that nothing stored with them starts early."""
+    """Return milliseconds since 1970, rounded up, so that nothing starts early."""
     return -((EPOCH - as_utc(instant)) // MILLISECOND)
 
 
 def known_ms(value_ms: int | None) -> datetime | None:
-    """Return the instant of these ms since 1970; None for none, and beyond the calendar: garbage under our keys."""
+    """Return the instant of these ms since 1970; None for None, and outside the calendar (corrupt data in Redis)."""
     try:
         return None if value_ms is None else from_ms(value_ms)
     except (OverflowError, ValueError):
@@ -65,9 +65,9 @@ def known_ms(value_ms: int | None) -> datetime | None:
 
 
 def from_ms(value: int) -> datetime:
-    """Return the instant of a number of milliseconds since 1970, in UTC.
+    """Return the instant of milliseconds since 1970, in UTC.
 
     Raises:
-        OverflowError: The years 1 to 9999 do not reach that far.
+        OverflowError: The instant is outside the years 1 to 9999.
     """
     return EPOCH + timedelta(0, 0, 0, value)

@@ -15,16 +15,16 @@ from .recurrence import Every, Once, Recurrence, Windowed
 OVERLAP = ("skip", "queue_one", "queue_all", "allow")
 MISSED = ("latest", "all", "skip")
 ZERO = timedelta(0)
-#: What `grace=None` means at most; half the gap to the next point, if that is less.
+#: Maximum of the default grace (`grace=None`), which is half the gap to the next point.
 LONGEST_DEFAULT_GRACE = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What a schedule wants done with late points. `key` is its name: it feeds the jitter's hash.
+    """A schedule's rules for late points. `key` is the schedule's name, which feeds the jitter's hash.
 
     Raises:
-        InvalidRecurrence: A value is none of the known ones; `field` names it.
+        InvalidRecurrence: A value is not a known one; `field` names it.
     """
 
     overlap: str = "skip"
@@ -48,9 +48,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Skip the points from `first` to `last`, then claim `resume_at`, which may have passed; None: there is none left.
+    """Skip the points from `first` to `last`, then claim `resume_at`, which may have passed; None if no point is left.
 
-    `reason` is `overlap`, `missed`, `catch_up_window` or `max_catch_up`; `points` is how many are skipped, at least 1.
+    `reason` is `overlap`, `missed`, `catch_up_window` or `max_catch_up`; `points` is the number of points, at least 1.
     """
 
     first: datetime
@@ -61,9 +61,9 @@ class Skip:
 
 
 def wake_at(point: datetime, jitter: timedelta, key: str) -> datetime:
-    """Return when the point is to be claimed: itself plus a whole number of ms in [0, jitter).
+    """Return when to claim the point: the point plus a whole number of ms in [0, jitter).
 
-    The same key and point give the same answer in every process and on every machine.
+    The same key and point give the same result in every process and on every machine.
 
     Raises:
         ValueError: The point is naive.
@@ -77,7 +77,7 @@ def wake_at(point: datetime, jitter: timedelta, key: str) -> datetime:
 
 
 def too_old(point: datetime, now: datetime, policies: Policies) -> bool:
-    """Return whether the point is beyond the catch-up window, counted from its wake. Retries are asked only this.
+    """Return whether the point is beyond the catch-up window, counted from its wake. Retries get this check only.
 
     Raises:
         ValueError: An instant is naive.
@@ -96,9 +96,9 @@ def decide(
 ) -> Run | Skip:
     """Decide about a claimed point at its first attempt.
 
-    `now` is the claim's server time; `busy_from` to `last_finished_at` is the schedule's last unbroken busy stretch.
-    Every skip moves on, so that claiming `resume_at` again and again ends at `Run`, in the future, or at None.
-    The point itself need not lie on the recurrence (an edit may have moved that).
+    `now` is the server time of the claim; `busy_from` to `last_finished_at` is the last unbroken busy stretch. Every
+    skip advances: claiming `resume_at` repeatedly ends at `Run`, in the future, or at None. The point need not be on
+    the recurrence, which an edit may have changed.
 
     Raises:
         ValueError: An instant is naive.
@@ -125,10 +125,10 @@ def decide_all(
     last_finished_at: datetime | None,
     policies: Policies,
 ) -> tuple[list[Skip], datetime | None]:
-    """Decide about a claimed point and, where it is skipped, about what follows and has woken by `now`.
+    """Decide about a claimed point and, if it is skipped, about the following points that have woken by `now`.
 
-    Returns the skips in their order, and the point that runs now: None where none has woken by then, or none is left.
-    The arguments and errors are those of `decide`.
+    Returns the skips in sequence, and the point to run now: None if no point has woken, or none is left. Arguments and
+    errors are those of `decide`.
     """
     skips: list[Skip] = []
     following: datetime | None = point
@@ -143,7 +143,7 @@ def decide_all(
 
 @dataclass(frozen=True, slots=True)
 class _Late:
-    """One decision about a point that may be late: what becomes of it, and how far a skip that begins there reaches."""
+    """The decision about one possibly late point, and the extent of a skip that begins there."""
 
     recurrence: Recurrence
     point: datetime
@@ -175,9 +175,9 @@ class _Late:
         return self.skip_until("overlap", newest)
 
     def missed(self, busy: tuple[datetime, datetime] | None) -> Run | Skip:
-        """Judge a late point that came due while nobody was there.
+        """Judge a late point that came due while no worker was running.
 
-        What was missed ends where the overlap policy begins, with the first point in a later busy stretch: one that
+        Missed points end at the first point in a later busy stretch, where the overlap policy applies: a point that
         `queue_all` promises to run is not skipped as missed.
         """
         overlapped = None
@@ -194,7 +194,7 @@ class _Late:
         return self.skip_until("missed", self.newest(self.now))
 
     def catch_up(self, end: datetime) -> Run | Skip:
-        """Keep the newest `max_catch_up` of the points up to `end`, the first of them found by bisection."""
+        """Keep the newest `max_catch_up` points up to `end`; bisection finds the first of them."""
         keep = self.policies.max_catch_up
         if keep <= 0:
             return self.skip_while("max_catch_up", end, lambda candidate: candidate <= end)
@@ -213,13 +213,13 @@ class _Late:
     # -- how far a skip reaches
 
     def newest(self, until: datetime) -> datetime:
-        """Return the newest point up to an instant, at least the claimed one."""
+        """Return the newest point up to `until`, or the claimed point if there is none."""
         return self.recurrence.previous_at_or_before(until, self.point) or self.point
 
     def last_of(self, sure: datetime, test: Callable[[datetime], bool]) -> tuple[datetime, datetime | None]:
-        """Return the last of the points that pass the test one after the other, and the first that does not.
+        """Return the last of the consecutive points that pass the test, and the first point that does not.
 
-        All up to `sure` pass it: the walk begins there.
+        All points up to `sure` must pass: the walk begins there.
         """
         last = self.newest(sure)
         following = self.recurrence.next_after(last)
@@ -228,7 +228,7 @@ class _Late:
         return last, following
 
     def skip_while(self, reason: str, sure_until: datetime, test: Callable[[datetime], bool]) -> Skip:
-        """Skip the points that are late and pass the test, which all do whose wake is not after `sure_until`."""
+        """Skip the late points that pass the test. All points that wake up to `sure_until` must pass it."""
         grace = LONGEST_DEFAULT_GRACE if self.policies.grace is None else self.policies.grace
         sure = min(sure_until, self.now - grace) - max(self.policies.jitter, ZERO) - MICROSECOND
         return self.skip(reason, *self.last_of(sure, lambda candidate: self.is_late(candidate) and test(candidate)))
@@ -244,12 +244,12 @@ class _Late:
 
 
 CRON, EVERY, ONCE = "cron", "every", "once"
-#: What the points of an interval are counted from.
+#: Start of an interval: the due point, or the end of the run.
 DUE, FINISH = "due", "finish"
 
 
 class Recurring:
-    """Whatever has the columns of a `Schedule`."""
+    """Mixin for classes with the columns of a `Schedule`."""
 
     __slots__ = ()
 
@@ -258,12 +258,12 @@ class Recurring:
         """Return the pure rule of this row, bounded by `start_at` and `end_at`.
 
         Raises:
-            InvalidRecurrence: The row does not hold a usable one (raw SQL, a zone gone from the system).
+            InvalidRecurrence: The row has no usable recurrence (raw SQL, a zone removed from the system).
         """
         return self.recurrence_from(self.start_at or self.created_at)  # type: ignore[no-any-return]
 
     def recurrence_from(self: Any, anchor: datetime) -> Recurrence:
-        """Return the rule with an interval's lattice laid through `anchor`; for other kinds the same as `recurrence`.
+        """Return the rule with an interval counted from `anchor`; for other kinds the same as `recurrence`.
 
         Raises:
             InvalidRecurrence: See `recurrence`.
@@ -288,7 +288,7 @@ class Recurring:
     def rule_and_base(self: Any, state: Any) -> tuple[Recurrence, datetime]:
         """Return the rule and the instant after which its points count: `chain`, Note [First missing point].
 
-        `state` is None where there is none yet.
+        `state` is None if the schedule has none yet.
 
         Raises:
             InvalidRecurrence: See `recurrence`.
@@ -303,12 +303,12 @@ class Recurring:
 
     @property
     def policies(self: Any) -> Policies:
-        """Return what decides about late points.
+        """Return the policies for late points.
 
         Raises:
-            InvalidRecurrence: A policy is none of the known ones (raw SQL).
+            InvalidRecurrence: A policy is not a known one (raw SQL).
         """
-        key = self.name if self.jitter else ""  # so that most schedules share theirs
+        key = self.name if self.jitter else ""  # schedules without jitter share cached policies
         return _policies(
             self.overlap, self.missed, self.grace, self.catch_up_window, self.max_catch_up, self.jitter, key
         )

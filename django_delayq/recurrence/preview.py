@@ -1,7 +1,4 @@
-"""The next due points of a schedule with what is remarkable about each. Reads no clock, no server and no row.
-
-The words are about one point; those about the whole recurrence are made by `words`.
-"""
+"""The next due points of a schedule, with notes on each. Reads no clock, no server and no row."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,13 +15,13 @@ from .zone import LONGEST_SHIFT, get_zone, stretch
 if TYPE_CHECKING:
     from ..ledger.rows import AnySchedule
 
-#: The zone's stretches that are looked at between two points: decades, and an end to the search.
+#: Maximum stretches of a zone to search between two points: several decades.
 MOST_STRETCHES = 200
 
 
 @dataclass(frozen=True, slots=True)
 class PreviewPoint:
-    """A due point to come. `local` is `due_at` in the schedule's zone; `runs` is False for one beyond the end."""
+    """A future due point. `local` is `due_at` in the schedule's zone; `runs` is False for a point beyond the end."""
 
     due_at: datetime
     local: datetime
@@ -34,10 +31,10 @@ class PreviewPoint:
 
 
 def preview(schedule: "AnySchedule", n: int, start: datetime) -> list[PreviewPoint]:
-    """Return the first `n` undecided points after `start`; the last may be one that the end cuts off, and says so.
+    """Return the first `n` undecided points after `start`; the last may be a point beyond the end, with a note.
 
     Raises:
-        InvalidRecurrence: The row holds no usable recurrence, or no usable time zone.
+        InvalidRecurrence: The row has no usable recurrence or time zone.
         ValueError: `start` is naive.
     """
     state = getattr(schedule, "state", None)
@@ -85,9 +82,9 @@ def _points(schedule: "AnySchedule", rule: Recurrence, after: datetime, count: i
 
 
 def clock_changes(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:
-    """Yield what changes of the clock do to a point: `after` is the point before it, or where the search began.
+    """Yield notes on clock changes around a point. `after` is the previous point, or the start of the search.
 
-    Wildcard jobs go on in real time when the clock jumps ahead, so that nothing is said then.
+    Wildcard jobs continue in real time when the clock jumps ahead, which needs no note.
     """
     yield from _gaps(cron, after, point)
     local = point.astimezone(get_zone(cron.timezone))
@@ -104,7 +101,7 @@ def clock_changes(cron: Cron, after: datetime, point: datetime) -> Iterator[str]
 
 
 def _gaps(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:
-    """Yield a note for each gap after `after` and up to the point that holds times of the expression."""
+    """Yield a note for each gap between `after` and the point that contains times of the expression."""
     zone, second, last = get_zone(cron.timezone), seconds(after), seconds(point)
     for _number in range(MOST_STRETCHES):
         start, end, offset, before = stretch(zone, second)
@@ -118,10 +115,10 @@ def _gaps(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:
 
 
 def _gap(cron: Cron, begin: int, end: int, at: int) -> str:
-    """Return the note on a gap from `begin` to `end`, in wall-clock seconds; `at` is the following point's."""
+    """Return the note on a gap from `begin` to `end`, in wall-clock seconds; `at` is the following point."""
     count = cron.fields.count(begin, end)
     is_leap = end - begin <= LONGEST_SHIFT
-    # The zone of a wall clock's datetime means nothing.
+    # These are wall-clock times: the zone of their datetimes has no meaning.
     first, point = from_seconds(cron.fields.first_at_or_after(begin)), from_seconds(at)
     if not count or first is None or point is None or (is_leap and not cron.fields.fixed):
         return ""
@@ -141,5 +138,5 @@ def _gap(cron: Cron, begin: int, end: int, at: int) -> str:
 
 
 def clock(local: datetime) -> str:
-    """Return "02:30", with seconds where there are some."""
+    """Return "02:30", with seconds unless they are 0."""
     return f"{local:%H:%M:%S}" if local.second else f"{local:%H:%M}"

@@ -1,4 +1,4 @@
-"""What a recurrence is, and the simple ones: interval, single point, window around another. Knows no calendar."""
+"""The protocol of recurrences, and the simple ones: interval, single point, window. Knows no calendar."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,28 +9,28 @@ from .point import MICROSECOND, MILLISECOND, as_utc
 
 
 class Recurrence(Protocol):
-    """A pure rule that says when something is due. Takes aware datetimes, returns aware ones in UTC, reads no clock.
+    """A pure rule that yields due points. Takes aware datetimes, returns aware ones in UTC, reads no clock.
 
     Raises:
         ValueError: An instant is naive.
     """
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the first point strictly after the instant, or None if there is none up to the year 9999."""
+        """Return the first point strictly after the instant, None if there is none up to the year 9999."""
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
-        """Return the newest point with `floor < point <= instant`, or None. Costs the same for any number between."""
+        """Return the newest point with `floor < point <= instant`, or None. The cost is independent of their number."""
 
     def count_between(self, first: datetime, last: datetime) -> int:
-        """Return how many points there are with `first <= point <= last`. Costs the same for any number of them."""
+        """Return the number of points with `first <= point <= last`. The cost is independent of their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """A lattice `anchor + n * every` for all whole n, also negative ones. A restart never moves it.
+    """A lattice `anchor + n * every` for all integers n, including negative ones. A restart never moves it.
 
     Raises:
-        InvalidRecurrence: The interval is shorter than 1 ms, in which points are stored, or the anchor is naive.
+        InvalidRecurrence: The interval is shorter than 1 ms, the unit of stored points, or the anchor is naive.
     """
 
     every: timedelta
@@ -55,7 +55,7 @@ class Every:
         return max(0, (as_utc(last, "last") - self.anchor) // self.every - before_first)
 
     def _at(self, instant: datetime, later: int) -> datetime | None:
-        """Return the newest lattice point up to the instant, moved on by so many."""
+        """Return the newest lattice point up to the instant, plus `later` intervals."""
         try:
             return self.anchor + ((as_utc(instant) - self.anchor) // self.every + later) * self.every
         except OverflowError:  # beyond the years 1 to 9999
@@ -67,7 +67,7 @@ class Once:
     """A single point.
 
     Raises:
-        InvalidRecurrence: It is no aware datetime.
+        InvalidRecurrence: `at` is not an aware datetime.
     """
 
     at: datetime

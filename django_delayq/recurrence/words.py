@@ -16,8 +16,8 @@ _UNITS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s"
 def describe(recurrence: Recurrence) -> str:
     """Return a recurrence in the current language, such as "at 09:00, Monday to Friday, Europe/Riga".
 
-    Two cron expressions with the same words match the same local times. What happens around a change of the clock is
-    not part of the words; see `preview`.
+    Two cron expressions with the same words match the same local times. The words do not cover clock changes; see
+    `preview`.
     """
     if isinstance(recurrence, Cron):
         return f"{describe_cron(recurrence)}, {recurrence.timezone}"
@@ -77,7 +77,7 @@ _NTH = {
 
 
 def describe_days(rule: DayRule, months: int) -> str:
-    """Return the words for the days, empty for every day of the year."""
+    """Return the words for the days; empty for every day of the year."""
     days, special = values_of(rule.days), rule.before_last or rule.nearest
     if rule.both and rule.weekdays == ALL_WEEKDAYS and len(days) == months.bit_count() == 1 and not special:
         return _("on %(day)d %(month)s") % {"day": days[0], "month": MONTHS[values_of(months)[0]]}
@@ -128,7 +128,7 @@ def _on_days(rule: DayRule) -> str:
 
 
 def _weekdays(rule: DayRule) -> str:
-    """Return weekdays, Monday first; a run over the end of the week is one run: "Friday to Monday"."""
+    """Return weekdays, Monday first; a range over the end of the week is one range: "Friday to Monday"."""
     found = runs(sorted(_from_monday(number) for number in values_of(rule.weekdays)))
     if len(found) > 1 and found[0][0] == 0 and found[-1][-1] == 6 and len(found[0]) + len(found[-1]) > 2:
         found = [*found[1:-1], found[-1] + found[0]]
@@ -142,7 +142,7 @@ def _from_monday(number: int) -> int:
     return (number + 6) % 7
 
 
-#: Fewer values are listed, not called a run or a series of steps.
+#: Minimum values of a range, and of a series of steps. Fewer values are listed.
 SHORTEST_RUN = 3
 SHORTEST_SERIES = 4
 
@@ -165,7 +165,7 @@ def span(first: str, last: str) -> str:
 
 
 def shown(values: Sequence[int], name: Callable[[int], str] = str) -> str:
-    """Return ascending values as runs, single ones, or one series of steps. Other values, other words."""
+    """Return ascending values as ranges, single values, or one series of steps. No two inputs share words."""
     step = values[1] - values[0] if len(values) >= SHORTEST_SERIES else 1
     if step > 1 and list(values) == list(range(values[0], values[-1] + 1, step)):
         return _("%(span)s in steps of %(step)d") % {"span": span(name(values[0]), name(values[-1])), "step": step}
@@ -173,7 +173,7 @@ def shown(values: Sequence[int], name: Callable[[int], str] = str) -> str:
 
 
 def runs(values: Sequence[int]) -> list[list[int]]:
-    """Split ascending values into stretches without a hole."""
+    """Split ascending values into runs without gaps."""
     found: list[list[int]] = []
     for value in values:
         if found and found[-1][-1] == value - 1:
@@ -184,16 +184,16 @@ def runs(values: Sequence[int]) -> list[list[int]]:
 
 
 def said(run: Sequence[int], name: Callable[[int], str]) -> list[str]:
-    """Return a stretch as one span, a short one value by value."""
+    """Return a run as one range, a short one value by value."""
     return [span(name(run[0]), name(run[-1]))] if len(run) >= SHORTEST_RUN else [name(value) for value in run]
 
 
-#: More times of day than this are not listed one by one.
+#: Maximum times of day that are listed.
 MOST_LISTED = 6
 
 
 def describe_times(second_mask: int, minute_mask: int, hour_mask: int) -> tuple[str, bool]:
-    """Return the words, and whether they are a rhythm, which needs no "every day" beside it."""
+    """Return the words, and whether they are a rhythm such as "every hour", which needs no "every day"."""
     seconds, minutes, hours = values_of(second_mask), values_of(minute_mask), values_of(hour_mask)
     if len(hours) == 24:
         return _within_hours(seconds, minutes), True
@@ -211,12 +211,12 @@ def describe_times(second_mask: int, minute_mask: int, hour_mask: int) -> tuple[
 
 
 def clock(hour: int, minute: int, second: int = 0) -> str:
-    """Return "09:00", with seconds where there are some."""
+    """Return "09:00", with seconds unless they are 0."""
     return f"{hour:02}:{minute:02}:{second:02}" if second else f"{hour:02}:{minute:02}"
 
 
 def _within_hours(seconds: Sequence[int], minutes: Sequence[int], *, named: bool = True) -> str:
-    """Return the times of each hour; `named`: of every hour there is, which has to be said beside a mere minute."""
+    """Return the times within each hour; `named` adds "every hour" to plain minutes."""
     if seconds == [0]:
         return _every_minutes(minutes) or _at_minutes(minutes, named=named)
     rhythm = _rhythm(seconds, 60, _every_second)
@@ -228,7 +228,7 @@ def _within_hours(seconds: Sequence[int], minutes: Sequence[int], *, named: bool
 
 
 def _spanned(minutes: Sequence[int], hours: Sequence[int]) -> str | None:
-    """Return "every 5 minutes from 09:00 to 17:55" for hours without a hole, None for other shapes."""
+    """Return "every 5 minutes from 09:00 to 17:55" for consecutive hours, None for other shapes."""
     rhythm = _every_minutes(minutes)
     if len(minutes) == 1:
         rhythm = _every_hour(1) if len(hours) > 3 else None
@@ -250,7 +250,7 @@ def _every_minutes(minutes: Sequence[int]) -> str | None:
 
 
 def _rhythm(values: Sequence[int], size: int, every: Callable[[int], str]) -> str | None:
-    """Say the n of `*/n` where it divides the round evenly and leaves at least two values."""
+    """Return the words for `*/n` if n divides the unit evenly and leaves at least two values, else None."""
     step = size // len(values)
     return every(step) if len(values) > 1 and list(values) == list(range(0, size, step)) else None
 

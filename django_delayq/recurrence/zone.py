@@ -1,5 +1,5 @@
-"""Time zones as stretches of constant offset. Asks zoneinfo only for offsets of instants, never for local times,
-which may exist twice or not at all."""
+"""Time zones as stretches of constant offset. Queries zoneinfo only for offsets of instants, never for local times,
+which may occur twice or not at all."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -12,36 +12,36 @@ from zoneinfo import ZoneInfo, available_timezones
 from ..exceptions import InvalidRecurrence
 
 DAY = 86_400
-#: Offsets are looked up in blocks of 2**22 s, about 49 days: a point in years asks for few days of those between.
+#: Offsets are looked up in blocks of 2**22 s, about 49 days, so that a point years ahead needs few lookups.
 BLOCK_BITS = 22
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST = int((datetime(1, 1, 3, tzinfo=UTC) - _EPOCH).total_seconds())
 _LATEST = int((datetime(9999, 12, 29, tzinfo=UTC) - _EPOCH).total_seconds())
-#: Files beside the zones that mean another zone on another machine, or count leap seconds.
+#: Zone files whose meaning depends on the machine, or that count leap seconds.
 _MACHINE_DEPENDENT = ("localtime", "posixrules", "posix/", "right/")
 
-#: A zone that each set of time zone data has.
+#: A zone that every time zone database has.
 _EXAMPLE = "Europe/Riga"
 NO_DATA = "This machine has no time zone data, so that every time zone but UTC is unknown."
 INSTALL = "Install it: pip install tzdata, or the package tzdata of the system."
 
-#: A larger jump is a correction of the calendar, not summer time (Debian cron's rule). A block begins so much earlier
-#: than it is asked for: what is special after a change does not end with the block in which the change lies.
+#: Maximum jump in s of summer time; a larger one is a correction of the calendar (Debian cron's rule). Blocks begin
+#: this much earlier, because the effects of a change can reach into the next block.
 LONGEST_SHIFT = 3 * 3600
 
-#: (first second, second after the last, offset in s, offset before the first second). All in UTC seconds since 1970.
-#: Neighbours may have equal offsets: a block begins there, and nothing happens.
+#: (first second, second after the last, offset in s, offset before the first second), in UTC seconds since 1970.
+#: Neighbours may have equal offsets: a block begins there, without a clock change.
 Stretch = tuple[int, int, int, int]
 
 
 def stretch(zone: tzinfo, second: int) -> Stretch:
-    """Return the stretch of constant offset that holds the second; amortised a dict look-up and a bisection."""
+    """Return the stretch of constant offset that holds the second; amortised cost: a dict lookup and a bisection."""
     starts, stretches = _block(zone, second >> BLOCK_BITS)
     return stretches[bisect_right(starts, second) - 1]
 
 
 def offset(zone: tzinfo, second: int) -> int:
-    """Return the offset from UTC in s; beyond the years 1 to 9999 the nearest known one."""
+    """Return the offset from UTC in s; outside the years 1 to 9999 the nearest known one."""
     second = min(max(second, _EARLIEST), _LATEST)
     delta = datetime.fromtimestamp(second, zone).utcoffset()
     return 0 if delta is None else delta.days * DAY + delta.seconds
@@ -57,7 +57,7 @@ def _block(zone: tzinfo, number: int) -> tuple[list[int], list[Stretch]]:
 
 
 def _changes(zone: tzinfo, left: int, right: int, at_left: int, at_right: int) -> Iterator[int]:
-    """Yield each second in `left < second <= right` from which on another offset holds, for at least a day."""
+    """Yield each second in `left < second <= right` at which the offset changes for at least a day."""
     if at_left == at_right and right - left <= DAY:
         return
     if right - left == 1:
@@ -70,7 +70,7 @@ def _changes(zone: tzinfo, left: int, right: int, at_left: int, at_right: int) -
 
 
 def has_data() -> bool:
-    """Say whether this machine has time zones: slim images have neither the system's files nor the package tzdata."""
+    """Return whether time zone data is installed: slim images have neither system files nor the package tzdata."""
     try:
         ZoneInfo(_EXAMPLE)
     except (LookupError, OSError):
@@ -80,10 +80,10 @@ def has_data() -> bool:
 
 @lru_cache(maxsize=1024)
 def get_zone(name: str) -> tzinfo:
-    """Return the zone of an IANA name, which is the same object each time. UTC needs no file.
+    """Return the zone of an IANA name, the same object for each call. UTC needs no file.
 
     Raises:
-        InvalidRecurrence: There is no such zone; the message offers the nearest names.
+        InvalidRecurrence: There is no such zone; the message suggests the nearest names.
     """
     if not isinstance(name, str) or not name:
         raise InvalidRecurrence(f"A time zone is a name such as {_EXAMPLE} or UTC, not {name!r}.", field="timezone")
@@ -98,10 +98,10 @@ def get_zone(name: str) -> tzinfo:
 
 
 def instant_of(wall: datetime, zone: tzinfo, field: str = "at") -> datetime:
-    """Return the instant, in UTC, at which the clock of a zone shows a naive time: the first of two if its fold is 0.
+    """Return the instant, in UTC, at which a zone's clock shows a naive time: the first of two if its fold is 0.
 
     Raises:
-        InvalidRecurrence: That clock never shows the time; blames `field`.
+        InvalidRecurrence: The clock never shows that time; the error names `field`.
     """
     try:
         instant = wall.replace(tzinfo=zone).astimezone(UTC)

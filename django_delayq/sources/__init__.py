@@ -1,1 +1,1 @@
-"""Schedules from elsewhere than the admin: those that the code declares, and those of other schedulers' files."""
+"""Schedules that are not made in the admin: those declared in code, and those imported from other schedulers."""

@@ -1,13 +1,13 @@
-"""Brings schedules that the code declares into the database. Redis follows as after every other save.
+"""Writes schedules that the code declares to the database. Redis follows as after any other save.
 
 Note [Whose field]
-The code owns every field but the switch (`enabled` and its reason), which it gives a new schedule only; people own that
-and the tags. A sync writes what the code says over whatever stands there, and the admin lets nobody edit it.
+The code owns every field except the switch (`enabled` and its reason) and the tags, which users own. The code sets the
+switch only when it creates a schedule. A sync overwrites the other fields, and the admin makes them read-only.
 
 Note [Who syncs]
-Only `delayq_sync`, and `migrate` where SYNC_AFTER_MIGRATE asks for it: never a worker, a web process or an import.
-During a deploy old and new code run side by side; if each wrote what it declares, the schedules would change to and fro
-with every start of a process, and every change of a recurrence begins it anew.
+Only `delayq_sync`, and `migrate` if SYNC_AFTER_MIGRATE is set: never a worker, a web process or an import. During a
+deploy old and new code run side by side. If each wrote its declarations, schedules would change back and forth with
+every start of a process, and every change of a recurrence restarts it.
 """
 
 import logging
@@ -33,7 +33,7 @@ from ..recurrence.point import utcnow
 
 
 def connect() -> None:
-    """Have `migrate` sync, where SYNC_AFTER_MIGRATE asks for it."""
+    """Make `migrate` sync if SYNC_AFTER_MIGRATE is set."""
     app = apps.get_app_config("django_delayq")
     post_migrate.connect(_migrated, sender=app, dispatch_uid="django_delayq.migrated")
 
@@ -46,9 +46,7 @@ def _migrated(using: str, verbosity: int, stdout: Any = None, **kwargs: Any) -> 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """`declared` are to be brought into the database. `twice` share their key or name with another, `outside` stand
-    where not every process would find them. Each in order of name.
-    """
+    """Declarations by name: `declared` to sync, `twice` sharing a key or name, `outside` not found by every process."""
 
     declared: Sequence[Declared]
     twice: Sequence[Declared]
@@ -56,15 +54,18 @@ class Collected:
 
     @property
     def keys(self) -> frozenset[str]:
-        """The keys that the code has: what is not among them is gone."""
+        """All keys in the code. A schedule whose key is not among them is gone."""
         return frozenset(each.key for each in (*self.declared, *self.twice))
 
 
 def collect() -> Collected:
-    """Import the task modules and return what they declare. See Note [Same in every process].
+    """Import the task modules and return their declarations.
+
+    Processes import different modules, and a sync disables what is not declared. So a declaration counts only if its
+    task is registered and it is in the task's module or in a task module.
 
     Raises:
-        ImportError: A task module cannot be imported, and not just for a foreign package; the message names the line.
+        ImportError: A task module has an error, other than a missing foreign package; the message has the line.
     """
     for broken in registry.broken_modules():
         if not broken.package:
@@ -81,21 +82,21 @@ def collect() -> Collected:
     return Collected([each for each in inside if each not in twice], twice, outside)
 
 
-#: Why a schedule is disabled that the code no longer declares.
+#: Pause reason of a schedule that the code no longer declares.
 GONE = "The code no longer declares this schedule."
-#: Who is said to have replaced a definition.
+#: `changed_by` of synced schedules.
 BY = "delayq_sync"
-#: Each attempt but the last one ends because somebody else has written the same schedule.
+#: Maximum attempts to write a schedule while other transactions write it too.
 MOST_ATTEMPTS = 5
 logger = logging.getLogger("django_delayq.sources")
 
 
 @dataclass(slots=True)
 class Report:
-    """`checked` counts what the code declares, `changed` the schedules that were changed, or would be in a dry run.
+    """The result of a sync. `checked` counts declarations, `changed` the schedules changed (in a dry run: to change).
 
-    `lines` tell what was changed, and what is not created; `problems` what could not be written, each of them about one
-    schedule: the others are written.
+    `lines` has the changes and the schedules that are not created, `problems` one item for each schedule that could
+    not be written.
     """
 
     checked: int = 0
@@ -108,18 +109,18 @@ class Report:
 
 
 class NameTaken(Exception):
-    """The name that the code gives is another schedule's. The message says whose, and what to do."""
+    """Another schedule has the name that the code declares. The message names it and says what to do."""
 
 
 class Rows(NamedTuple):
-    """Schedules with what the code declares of them, by key and by name."""
+    """Schedules with their declarations, by key and by name."""
 
     by_key: dict[str, tuple[Schedule, Declaration]]
     by_name: dict[str, tuple[Schedule, Declaration | None]]
 
     @classmethod
     def read(cls, using: str, names: Collection[str], keys: Collection[str] | None = None) -> Self:
-        """Return the schedules of these names and all declared ones; with `keys` only these, their rows locked."""
+        """Return the schedules with these names and all declared ones; with `keys` only those, and lock the rows."""
         declarations, schedules = Declaration._base_manager.using(using), Schedule._base_manager.using(using)
         declared = declarations.all()
         if keys is not None:
@@ -132,10 +133,7 @@ class Rows(NamedTuple):
 
 @dataclass(slots=True)
 class Step:
-    """What one sync does to one schedule, told in lines: none where nothing changes.
-
-    `changes` are fields to set on the schedule, `declaration` is the one there is.
-    """
+    """What one sync does to one schedule: `changes` to set, and `lines` about them; none if nothing changes."""
 
     key: str
     lines: list[str] = field(default_factory=list)
@@ -145,13 +143,13 @@ class Step:
     gone: bool = False
 
     def write(self, using: str | None) -> None:
-        """Save through the model, so that the mirror follows and a recurrence that stays the same is not begun anew.
+        """Save through the model, so that Redis follows and an unchanged recurrence is not restarted.
 
-        Without a database this only sees whether it could be saved.
+        Without a database this validates only.
 
         Raises:
-            ValidationError: Nobody could save it by hand either.
-            IntegrityError: Another sync or a person was faster.
+            ValidationError: A field is invalid, as in the admin.
+            IntegrityError: Another transaction wrote the schedule first.
         """
         schedule = self.schedule
         if schedule is None or not self.lines:
@@ -172,13 +170,13 @@ class Step:
 
 
 def sync(*, dry_run: bool = False) -> Report:
-    """Bring what the code declares into the database; disable what it no longer declares. Several at once are safe.
+    """Write declared schedules to the database, and disable those no longer declared. Concurrent syncs are safe.
 
-    Where nothing differs, nothing is written. Each schedule has a transaction of its own.
+    Unchanged schedules are not written. Each schedule has its own transaction.
 
     Raises:
-        ImportError: A task module cannot be imported; nothing is written, as nothing may be called gone.
-        DatabaseError: The database does not answer, or has not our tables; what was written stays.
+        ImportError: A task module cannot be imported. Nothing is written, because its schedules would seem gone.
+        DatabaseError: The database does not answer or has no tables of ours. Earlier changes stay.
     """
     found, using = collect(), ledger.database()
     report = Report(checked=len(found.declared) + len(found.twice))
@@ -209,14 +207,14 @@ def sync(*, dry_run: bool = False) -> Report:
         except ValidationError as error:
             report.problems.append(f"{name}: {said(error)}")
     for key, (schedule, _) in sorted(rows.by_key.items()):
-        # What an app declares that is left out here may run in another process, which has its packages.
+        # An app that is left out here for a missing package may declare the schedule in another process.
         if key not in found.keys and schedule.pk not in kept and registry.find_broken(schedule.task) is None:
             do(key, [], partial(_plan_gone, key))
     return report
 
 
 def _write(using: str, key: str, names: list[str], plan: Callable[[Rows], Step]) -> Step:
-    """Plan again with locked rows, and write. Who comes second finds what the first has written, and has less to do."""
+    """Plan again with locked rows, and write: a concurrent sync may have written some of it already."""
     left = MOST_ATTEMPTS
     while True:
         left -= 1
@@ -231,12 +229,12 @@ def _write(using: str, key: str, names: list[str], plan: Callable[[Rows], Step])
 
 
 def _plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows) -> Step:
-    """Return what is to be done so that the database has what the code declares. `keys` are all that the code has.
+    """Return the step that makes the database match a declaration. `keys` are all keys in the code.
 
     Raises:
         NameTaken: Another schedule has the name.
     """
-    # The key is by default the path of the task, which may have had another one.
+    # The default key is the path of the task, which may have been renamed.
     known = [declared.key, *(key for key in registry.former_names(declared.key) if key not in keys)]
     found = next((rows.by_key[key] for key in known if key in rows.by_key), None)
     name, when, lines = wanted["name"], shown(RECURRENCE, wanted), []
@@ -271,9 +269,9 @@ def _plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows)
 
 
 def _plan_gone(key: str, rows: Rows) -> Step:
-    """Return how to disable a schedule that the code no longer declares, if that is not done already.
+    """Return the step that disables a schedule, if no sync has done so.
 
-    Should it come back, it is on again unless a person has touched the switch.
+    A later declaration enables it again, unless a user has changed the switch.
     """
     schedule, declaration = rows.by_key.get(key, (None, None))
     if schedule is None or declaration is None or declaration.gone_at is not None:
@@ -284,16 +282,13 @@ def _plan_gone(key: str, rows: Rows) -> Step:
 
 
 def sync_after_migrate(using: str, say: Callable[[str], Any]) -> None:
-    """Sync after a migration of the database that holds the schedules, if it has our tables. Never fails `migrate`.
-
-    What could not be written is logged as an error, and `delayq_sync` would fail because of it.
-    """
+    """Sync after a migration of the schedules' database, if it has our tables. Never fails `migrate`: logs errors."""
     tables = connections[using].introspection.table_names()
     if using != ledger.database() or Declaration._meta.db_table not in tables:
         return
     try:
         report = sync()
-    except Exception:  # also whatever the import of a task module raises
+    except Exception:  # importing a task module may raise anything
         logger.exception("The declared schedules were not synced. Correct it and run: manage.py delayq_sync")
         return
     for line in report.lines:
@@ -303,7 +298,7 @@ def sync_after_migrate(using: str, say: Callable[[str], Any]) -> None:
 
 
 def said(error: ValidationError) -> str:
-    """Return what a form would say, in one line."""
+    """Format a ValidationError in one line."""
     if not hasattr(error, "error_dict"):
         return " ".join(error.messages)
     return " ".join(f"{name}: {' '.join(messages)}" for name, messages in error.message_dict.items())

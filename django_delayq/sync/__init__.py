@@ -1,4 +1,4 @@
-"""Makes Redis agree with the database: at once after a commit where it can, by sweeps where it could not."""
+"""Makes Redis agree with the database: after a commit if possible, otherwise by sweeps."""
 
 from .drift import MOST_COMPARED, Drift, drift
 from .fast import (

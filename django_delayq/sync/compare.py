@@ -1,6 +1,6 @@
-"""Compares what Redis holds of schedules with what it should hold, and mends what differs.
+"""Compares what Redis holds of schedules with what it should hold, and corrects what differs.
 
-Redis is read before the database: so what is newer in Redis is a restored backup, not a late read.
+Redis is read before the database, so a newer generation in Redis means a restored backup, not a late read.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from .write import write_wanted
 
 
 class Difference(Enum):
-    """What is wrong with an entry, in words; `{point}` is the point that it should have."""
+    """What is wrong with an entry, in words. `{point}` is the point that the entry should have."""
 
     NEEDLESS = "removed, it has no due point to wait for"
     ABSENT = "added, next due {point:%Y-%m-%d %H:%M:%S} UTC"
@@ -30,7 +30,7 @@ class Difference(Enum):
 
     @property
     def is_damage(self) -> bool:
-        """True where the entry is to be replaced, not only brought up to date."""
+        """True if the entry must be replaced instead of updated."""
         return self.name in ("TORN", "AHEAD", "EARLIER", "WAKE", "LEASE", "ATTEMPTS")
 
 
@@ -38,14 +38,10 @@ NOTHING = EntryView(None, None, None, leased=False)
 
 
 def compare(broker: Broker, queues: Mapping[int, str], *, flushed: bool = False, dry_run: bool = False) -> list[str]:
-    """Compare the schedules of these keys, which live in these queues; mend what differs, unless in a `dry_run`.
+    """Compare the schedules of these keys, in these queues; correct what differs, unless in a `dry_run`.
 
-    Return a line for each that differs. Those that moved to another queue this very moment are left to the delta sweep.
-    `flushed`: Redis is not asked, it had nothing a moment ago; what has come there since is found by the scripts, and
-    stays.
-
-    Raises:
-        BrokerError: Redis cannot be written; the next sweep does what was not reached.
+    Return one line per difference. Schedules that have just moved to another queue are left to the delta sweep.
+    `flushed`: Redis was just empty and is not read; entries that were added since stay.
     """
     now_ms = 0
     views = dict.fromkeys(queues, NOTHING)
@@ -73,7 +69,7 @@ def compare(broker: Broker, queues: Mapping[int, str], *, flushed: bool = False,
 
 
 def find_difference(item: Wanted, view: EntryView, now_ms: int) -> Difference | None:
-    """Say what is wrong with an entry, None where nothing is."""
+    """Return what is wrong with an entry, or None."""
     wanted, score_ms = item.definition, view.score_ms
     if item.past_django:
         return Difference.PAST_DJANGO
@@ -89,7 +85,7 @@ def find_difference(item: Wanted, view: EntryView, now_ms: int) -> Difference | 
 
 
 def _find_misplaced(item: Wanted, view: EntryView, point_ms: int, score_ms: int, now_ms: int) -> Difference | None:
-    """Say what is wrong with where a whole entry of the right generation waits."""
+    """Return what is wrong with the point or score of a complete entry of the right generation, or None."""
     wanted = item.definition
     if point_ms > wanted.point_ms:
         return Difference.AHEAD
@@ -98,7 +94,7 @@ def _find_misplaced(item: Wanted, view: EntryView, point_ms: int, score_ms: int,
     if item.awaited:  # waits for a retry
         return None
     if point_ms < wanted.point_ms:
-        return Difference.EARLIER if score_ms > now_ms else None  # else its claimer is about to see it
+        return Difference.EARLIER if score_ms > now_ms else None  # otherwise its next claimer finds it
     if point_ms > now_ms:
         if view.retrying:
             return Difference.ATTEMPTS
@@ -112,5 +108,5 @@ def _find_needless(view: EntryView, generation: int, now_ms: int) -> Difference 
         return None
     pending = view.score_ms is not None and (view.leased or (view.point_ms is not None and view.point_ms <= now_ms))
     if pending and view.generation == generation and (view.score_ms or 0) <= now_ms + LONGEST_WAIT_MS:
-        return None  # its holder or next claimer records the point, and drops it
+        return None  # its holder or next claimer records the point and drops the entry
     return Difference.NEEDLESS

@@ -1,13 +1,13 @@
-"""Tells a definition from the one that was mirrored, so that an edit past Django is found. Reads and writes nothing.
+"""Finds edits past Django by comparing a definition with the one that was mirrored. Reads and writes nothing.
 
 Note [Digest]
-`ScheduleState.mirrored_digest` says what was mirrored last: `effective_from`, a checksum of the fields that decide when
-a schedule is due, and one of those that decide where it waits and when it is woken. It is written where the next point
-is (`read.py`), so in the transaction of an edit already. Every edit through Django that changes the first kind of field
-moves `effective_from`, and every edit gives a generation that is not yet the mirrored one; SQL does neither. So an edit
-past Django is one that changed the first checksum but not `effective_from`, or the second one of a row that looks
-mirrored. SQL that also moves `effective_from` (or the generation, for the second kind) cannot be told from an edit
-through Django, and is taken as one: its author then decides what fell due before it.
+`ScheduleState.mirrored_digest` describes what was mirrored last: `effective_from`, a checksum of the timing fields,
+and a checksum of the fields that decide where a schedule waits and when it is woken. It is written together with the
+next point (`read.py`). Through Django, an edit of the timing moves `effective_from`, and every edit sets a generation
+that is not mirrored yet; SQL does neither. So an edit past Django has changed the first checksum without
+`effective_from`, or the second checksum of a row that looks mirrored. SQL that also moves `effective_from` (or the
+generation, for the second checksum) counts as an edit through Django: its author decides what happens to points that
+fell due before.
 """
 
 from datetime import timedelta
@@ -18,7 +18,7 @@ from zlib import crc32
 from ..ledger.rows import ScheduleRow
 from ..models.versions import TIMING_FIELDS
 
-#: Grows when another set of fields, or another way to write them down, would give other sums for the same definition.
+#: Raise it if other fields, or another format, would change the digest of an unchanged definition.
 VERSION = "1"
 _INSTANTS = ("at", "start_at", "end_at")
 _read_instants = attrgetter("created_at", *_INSTANTS)
@@ -26,7 +26,7 @@ _read_others = attrgetter(*sorted(TIMING_FIELDS - {*_INSTANTS}))
 
 
 def digest_of(schedule: ScheduleRow) -> str:
-    """Return what identifies this definition as far as Redis is concerned; the same in every process and database."""
+    """Return the digest of a definition, which is the same in every process and database."""
     instants = [value and value.timestamp() for value in _read_instants(schedule)]
     timing = (*instants, *_read_others(schedule), schedule.name if "h" in schedule.cron.lower() else "")
     waiting = sum_of_waiting(schedule.queue, schedule.jitter, schedule.name)
@@ -40,19 +40,19 @@ def sum_of_waiting(queue: str, jitter: timedelta, name: str) -> str:
 
 
 class PastDjango(NamedTuple):
-    """What SQL changed of a definition since it was mirrored: when it is due, and where it waits or its jitter."""
+    """What SQL changed since a definition was mirrored: its timing (`retimed`), its queue or jitter (`moved`)."""
 
     retimed: bool
     moved: bool
 
 
 def edited_past_django(schedule: ScheduleRow, digest: str) -> PastDjango | None:
-    """Compare a definition with what was mirrored of it; None where SQL edited nothing. See Note [Digest]."""
+    """Return what SQL changed in a definition since it was mirrored, or None. See Note [Digest]."""
     seen = schedule.state.mirrored_digest
     if seen == digest:
         return None
     old, new = seen.split(":"), digest.split(":")
-    if len(old) != len(new) or old[0] != new[0]:  # never mirrored, or by another version of this package
+    if len(old) != len(new) or old[0] != new[0]:  # never mirrored, or with another VERSION
         return None
     retimed = old[1] == new[1] and old[2] != new[2]
     moved = old[3] != new[3] and (retimed or schedule.generation == schedule.synced_generation)

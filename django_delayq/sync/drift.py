@@ -1,4 +1,4 @@
-"""Drift as a number: how far Redis is from the database, by counting. Compares no schedule's entry, changes nothing."""
+"""Counts how far Redis differs from the database. Compares no single entry, and changes nothing."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,59 +13,55 @@ from ..models import Condition, Schedule, ScheduleState, Tombstone
 from ..recurrence.point import EPOCH, utcnow
 from .swept import read_last
 
-#: Counting that much takes a second or so.
+#: Maximum rows per count, which takes about a second.
 MOST_COMPARED = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How many entries differ at least; all zero where nothing is known to differ.
+    """The minimum number of entries that differ; all zero if no difference is known.
 
-    Counts cannot see one entry that is missing while another is too many, nor a wrong value in an entry: the full sweep
-    and `delayq_sync --dry-run` compare. While workers run, an entry may count for the moment between its commit and
-    Redis, so one look that is not zero means little, and the same number twice in some seconds means much.
+    Counts show neither wrong values nor a missing entry that a superfluous one offsets: the full sweep compares
+    those. An entry may count between its commit and its write to Redis: only a number that stays for some seconds is
+    a problem.
     """
 
-    #: Edits that Redis has not seen.
+    #: Edits that are not mirrored yet.
     unmirrored: int
-    #: Deletions and moves that Redis has not followed.
+    #: Deletions and moves that are not mirrored yet.
     tombstones: int
-    #: Entries that the database wants and Redis has not, beyond those of unmirrored edits.
+    #: Entries missing in Redis, beyond those of unmirrored edits.
     missing: int
-    #: Members in Redis that nothing stands behind, beyond those of tombstones and unmirrored edits.
+    #: Members in Redis without a row, beyond those of tombstones and unmirrored edits.
     ghosts: int
-    #: Entries of which a part is missing or left over: score, point or generation.
+    #: Entries with a missing or superfluous part: score, point or generation.
     torn: int
-    #: Shards that were flushed and are not rebuilt yet.
+    #: Flushed shards that are not rebuilt yet.
     unbuilt: int
-    #: When the last full sweep ended, by Redis' clock; None where none is known.
+    #: When the last full sweep ended, by Redis' clock; None if unknown.
     swept_at: datetime | None = None
-    #: How many entries that sweep mended, how many seconds it took, and for how many the next one has been due.
+    #: Entries that this sweep corrected, its duration, and for how long the next sweep has been due.
     mended: int = 0
     swept_seconds: float | None = None
     sweep_overdue_seconds: float | None = None
-    #: There was more than is counted: `missing` and `ghosts` are not known and 0, the other numbers are the least.
+    #: True if a count reached its limit: `missing` and `ghosts` are then 0, the others are minimums.
     capped: bool = False
 
     @property
     def total(self) -> int:
-        """One number for a probe: 0 where nothing is known to differ. Each differing entry counts once."""
+        """The sum for a probe; 0 if no difference is known. Each differing entry counts once."""
         return self.unmirrored + self.tombstones + self.missing + self.ghosts + self.torn + self.unbuilt
 
 
 def drift(broker: Broker, *, most: int = MOST_COMPARED, without: Collection[str] = ()) -> Drift:
-    """Count what differs, by two queries that count on indexes up to `most` each, and two round trips to Redis.
+    """Count the differences, with two queries of up to `most` index entries per count, and two round trips to Redis.
 
-    The queues `without` are those of schedules that the settings do not name: their shards are not looked at, so that
-    their schedules and runs do not count either.
-
-    Raises:
-        BrokerError: Redis does not answer.
+    `without`: queues of schedules that the settings do not name. Their shards, schedules and runs are not counted.
     """
     using = ledger.database()
     states = ScheduleState._base_manager.using(using)
     due = Q(next_due_at__gte=EPOCH)  # a bound, not `is not null`: SQLite then counts on the index
-    # A parked schedule with an undecided point has its entry until a worker claims it, and none afterwards.
+    # A schedule with an invalid recurrence and an undecided point keeps its entry until a worker claims it.
     undecided = Q(next_due_at__range=(EPOCH, utcnow()), condition=Condition.PARKED)
     rows = [states.filter(due), states.filter(undecided)]
     if without:

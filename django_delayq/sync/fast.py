@@ -1,4 +1,4 @@
-"""The fast path from a web request: right after the commit, on a short leash. Whatever it misses, the sweeps heal."""
+"""Mirrors from web requests: after the commit, with short timeouts. The sweeps make up for failures."""
 
 import logging
 import time
@@ -21,19 +21,18 @@ from .write import remove_tombstones, sync
 
 logger = logging.getLogger("django_delayq.sync")
 
-#: More schedules than this are left to the workers' sweep, which comes within seconds: a request must not wait for
-#: them.
+#: Maximum schedules that a request mirrors: larger changes are left to the workers' sweep, within seconds.
 MOST_AT_ONCE = 500
-#: A process that enqueues asks so often whether the prefix still is this database's.
+#: Interval at which an enqueuing process checks that the prefix is still this database's, in seconds.
 CHECK_SECONDS = 1.0
-#: The broker that was asked last, and the monotonic second.
+#: The broker that was checked last, and when, in monotonic seconds.
 _checked: tuple[object, float] = None, 0.0
 
 
 def mirror_after_commit(pks: Sequence[int], *, using: str) -> None:
-    """Mirror these schedules once the current transaction is committed. Never raises because of Redis.
+    """Mirror these schedules after the current transaction commits. Never raises because of Redis.
 
-    Their states learn their next points within the transaction, whether Redis is there or not.
+    Their states get the next points within the transaction, even if Redis is unavailable.
     """
     if pks and len(pks) <= MOST_AT_ONCE and conf.mirrors():
         read_wanted(pks)
@@ -41,15 +40,15 @@ def mirror_after_commit(pks: Sequence[int], *, using: str) -> None:
 
 
 def sweep_after_commit(count: int, *, using: str) -> None:
-    """Follow so many deletions once the current transaction is committed. Never raises because of Redis."""
+    """Mirror this many deletions after the current transaction commits. Never raises because of Redis."""
     if count <= MOST_AT_ONCE:
         _after_commit("A deletion", remove_tombstones, using)
 
 
 def put_after_commit(runs: Sequence[AnyRun], *, using: str, then: Callable[[], object] | None = None) -> None:
-    """Put orders and jobs into Redis once the transaction is committed, then call `then`. Never raises for Redis.
+    """Put rows into Redis after the transaction commits, then call `then`. Never raises because of Redis.
 
-    All that one transaction, or savepoint, puts goes in one script for each shard.
+    The rows of one transaction or savepoint are put with one script per shard.
     """
     connection: Any = connections[using]
     hook = _hook_of(connection) if connection.in_atomic_block and conf.get_config().mirror else None
@@ -64,7 +63,7 @@ def put_after_commit(runs: Sequence[AnyRun], *, using: str, then: Callable[[], o
 
 
 class _Put:
-    """What one transaction has to put."""
+    """The rows that one transaction puts."""
 
     def __init__(self) -> None:
         self.runs: list[AnyRun] = []
@@ -82,10 +81,10 @@ class _Put:
 
 
 def _hook_of(connection: Any) -> _Put | None:
-    """Return the hook of the same savepoint that waits for the commit; None where there is none, or it was rolled back.
+    """Return the pending hook of the same savepoint; None if there is none, or it was rolled back.
 
-    None in the transaction that a `TestCase` opens: its hooks stay there, also those that were called, and
-    `captureOnCommitCallbacks` finds those that are new.
+    Also None in the transaction of a `TestCase`, which keeps hooks that were called; `captureOnCommitCallbacks` sees
+    new ones only.
     """
     if getattr(connection.atomic_blocks[-1], "_from_testcase", False):
         return None
@@ -100,16 +99,16 @@ def _hook_of(connection: Any) -> _Put | None:
 
 
 def follow_after_commit(write: Callable[[Broker], object], *, using: str) -> None:
-    """Write to Redis what a change of a row asks for, once the transaction is committed. Never raises for Redis."""
+    """Write the change of a row to Redis after the transaction commits. Never raises because of Redis."""
     _after_commit("A change of a job", write, using)
 
 
 def move_now(run: AnyRun, when: datetime) -> bool:
-    """Let a row that waits come due at another time, as a web request may; False where a worker has it.
+    """Let a waiting row come due at another time; return False if a worker has it.
 
     Raises:
-        BrokerUnavailable: Redis does not answer; nothing is known.
-        ForeignLayout: The index is another database's, or is built anew at the moment.
+        BrokerUnavailable: Redis does not answer; the result is unknown.
+        ForeignLayout: The index is another database's, or is being rebuilt with another layout.
     """
 
     def move(broker: Broker) -> bool:
@@ -120,7 +119,7 @@ def move_now(run: AnyRun, when: datetime) -> bool:
 
 
 def put_now(runs: Sequence[AnyRun]) -> None:
-    """Put rows into Redis that are committed. Never raises for Redis: what is missed, a sweep puts there."""
+    """Put committed rows into Redis. Never raises because of Redis: a sweep puts what is missed."""
     if conf.get_config().mirror:
         _attempt("An order or a job", lambda broker: put_runs(broker, runs), seldom=True)
 
@@ -131,9 +130,9 @@ def _after_commit(what: str, write: Callable[[Broker], object], using: str) -> N
 
 
 def _attempt(what: str, write: Callable[[Broker], object], *, seldom: bool = False) -> None:
-    """Write to Redis if it is there and ours. What went wrong is logged once per opening of the breaker.
+    """Write to Redis if it is available and this database's. Errors are logged once per opening of the breaker.
 
-    `seldom`: whether it is ours is asked once in CHECK_SECONDS only: a job costs one script.
+    `seldom`: check the owner only once in CHECK_SECONDS, so that a job costs one script.
     """
 
     def checked(broker: Broker) -> None:
@@ -150,7 +149,7 @@ def _attempt(what: str, write: Callable[[Broker], object], *, seldom: bool = Fal
         logger.debug("%s is not mirrored yet: %s", what, error)
     except BrokerUnavailable as error:
         logger.warning("%s is not mirrored yet, the workers will make up for it. %s", what, error)
-    except OtherLayout as error:  # while workers are restarted, see `switch.py`, Note [Web processes]
+    except OtherLayout as error:  # during a restart of the workers, see `switch.py`
         logger.info("%s is left to the sweep of the workers. %s", what, error)
     except (BrokerError, ForeignLayout) as error:
         web.open_breaker()
@@ -161,7 +160,7 @@ def read_entries(schedules: Iterable[Schedule]) -> dict[int, EntryView]:
     """Return what Redis holds of each schedule, by primary key, in one round trip.
 
     Raises:
-        BrokerUnavailable: Redis does not answer; nothing is known.
+        BrokerUnavailable: Redis does not answer.
         BrokerError: Redis answered with an error.
     """
     rows = list(schedules)

@@ -1,23 +1,21 @@
-"""Whose prefix this is, and how its index is laid out: that stands in Redis, and each process compares it with its own.
+"""Whose prefix this is, and how its index is laid out. Redis stores both; each process compares them with its own.
 
 Note [Fingerprint]
 Two databases under one prefix would run and remove each other's schedules. The fingerprint tells a database from its
-own copy: where it lives (PostgreSQL's system identifier and database, a SQLite file's path) and when its tables were
-created (a copy has the same moment but another place; two projects with equal paths have different moments).
+copies by its location (PostgreSQL's system identifier and database name, or the path of an SQLite file) and the
+creation time of its tables, which differs between projects with equal paths.
 
 Note [Queues of other settings]
-A process whose settings name fewer queues belongs here too, and the numbers of the others stay in the layout whatever
-it writes there: they are the guard of those entries. But its sweeps and saves mirror schedules of every queue. Where it
-would count the shards of such a queue otherwise, it would put a second entry for each into another shard, and both
-would be run. So it is refused as soon as the database has something for that queue.
+A process whose settings name fewer queues may use the prefix, and keeps the other queues in the stored layout. But it
+mirrors schedules of every queue: with another number of shards for such a queue, it would put a second entry of a
+schedule into another shard, and both would run. So it is refused once the database has rows for that queue.
 
 Note [Releases of one layout]
-Releases with the same `conf.LAYOUT` work side by side. A release that cannot work beside the former one raises it, and
-adds a migration, empty if need be, whose name ends with `_layout_<number>`. So `migrate` alone decides which layout is
-in force: the database says it, also after a flush. A worker of a lower layout drains and refuses to start again, one of
-a higher layout waits for `migrate`. In Redis stands the layout by which the index was built; a worker of another one,
-higher or lower, builds it anew: see `switch.py`. Of what stands there every release must read the database and the
-version; the rest is for those of that version.
+Releases with the same `conf.LAYOUT` work side by side. A release that cannot work beside the former one raises it,
+and adds a migration, empty if need be, whose name ends with `_layout_<number>`. So the database decides which layout
+is in force, even after a flush. A worker with a lower layout drains and refuses to start again; one with a higher
+layout waits for `migrate`. Redis stores the layout of the index; a worker with another one rebuilds it, see
+`switch.py`. Every release must be able to read its database and version; the rest may change with the version.
 """
 
 import hashlib
@@ -47,11 +45,11 @@ _known: dict[tuple[str, str], str] = {}
 
 
 class PendingMigrations(DelayQError):
-    """`manage.py migrate` was not run for this release. A worker waits for it."""
+    """`manage.py migrate` was not run for this release. Workers wait for it."""
 
 
 class OutdatedRelease(DelayQError):
-    """The database was migrated to the layout of a later release: this one must not go on, nor be started again."""
+    """The database has the layout of a later release: this process must end, and not start again."""
 
 
 class ForeignLayout(DelayQError):
@@ -64,9 +62,9 @@ class OtherLayout(ForeignLayout):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What stands in Redis: whose index it is, by which layout it was built, and with how many shards of each queue.
+    """The layout stored in Redis: the owner of the index, its version, and the number of shards by queue.
 
-    `switching`: a worker has begun to build it anew by its own layout, and no other works meanwhile.
+    `switching`: a worker has begun to rebuild the index with its own layout; no other worker may use it.
     """
 
     database: str
@@ -75,12 +73,12 @@ class Layout:
     switching: bool = False
 
     def text(self) -> str:
-        """Return it as it is stored."""
+        """Return the layout as Redis stores it."""
         stored: dict[str, Any] = {"database": self.database, "version": self.version, "shards": self.shards}
         return json.dumps(stored | ({"switching": True} if self.switching else {}), sort_keys=True)
 
     def differs(self, own: "Layout") -> str:
-        """Say why a process with the layout `own` cannot use an index with this one; '' where it can."""
+        """Return why a process with the layout `own` cannot use an index with this one; '' if it can."""
         if self.switching:
             return "A worker is building the index in Redis anew by another layout."
         if self.version != own.version:
@@ -92,20 +90,20 @@ class Layout:
 
 
 def own_layout(broker: Broker) -> Layout:
-    """Return the layout that this process works with: that of its release and settings."""
+    """Return the layout of this process, from its release and settings."""
     config = broker.config
     return Layout(fingerprint(), conf.LAYOUT, {queue: config.shard_count(queue) for queue in config.queues})
 
 
 def check_layout(broker: Broker, *, claim: bool = True) -> None:
-    """Claim the prefix for this database and layout, or find that it is theirs already.
+    """Claim the prefix for this database and layout, or check that it is theirs already.
 
-    Without `claim` nothing is written, and a prefix that nobody has claimed passes.
+    Without `claim` nothing is written, and an unclaimed prefix passes.
 
     Raises:
-        ForeignLayout: The prefix belongs to another database, or see Note [Queues of other settings]; says what to do.
+        ForeignLayout: The prefix belongs to another database, or see Note [Queues of other settings].
         OtherLayout: The index is this database's, but has another layout or number of shards.
-        OutdatedRelease, PendingMigrations: It is to be claimed, see `check_release`.
+        OutdatedRelease, PendingMigrations: The prefix is unclaimed, see `check_release`.
     """
     own, text = own_layout(broker), broker.layout()
     if claim and _parse(text) is None:
@@ -135,7 +133,7 @@ def check_release() -> None:
     using = ledger.database()
     recorder = MigrationRecorder(connections[using])
     applied = set(recorder.migration_qs.filter(app=APP).values_list("name", flat=True)) if recorder.has_table() else ()
-    if not applied:  # the tables were made without migrations, as some test suites do
+    if not applied:  # the tables were created without migrations, as in some test suites
         return
     layout = max((int(found[1]) for name in applied if (found := RAISES.search(name))), default=1)
     if layout > conf.LAYOUT:
@@ -152,24 +150,21 @@ def check_release() -> None:
 
 @cache
 def _shipped() -> frozenset[str]:
-    """Return the names of the migrations of this release; read once, since the next release may be installed here."""
+    """Return the migrations of this release; cached, since the next release may be installed over it."""
     module, _ = MigrationLoader.migrations_module(APP)
     found = pkgutil.iter_modules(import_module(module).__path__) if module else ()
     return frozenset(each.name for each in found if each.name[0] not in "_~")
 
 
 def store_layout(broker: Broker) -> None:
-    """Write the layout of this process.
-
-    What stands of queues that these settings do not name stays. See Note [Queues of other settings].
-    """
+    """Write the layout of this process. Queues that its settings do not name keep their shards."""
     own, standing = own_layout(broker), _parse(broker.layout())
     shards = standing.shards if standing is not None and standing.database == own.database else {}
     broker.write_layout(replace(own, shards=shards | own.shards).text())
 
 
 def checked(broker: Broker, text: str | None) -> Layout:
-    """Return a stored layout, one without shards where there is none; refuse that of another database."""
+    """Return the stored layout, or one without shards if none is stored; refuse that of another database."""
     standing = _parse(text)
     if standing is None:
         return Layout("", conf.LAYOUT)
@@ -201,7 +196,7 @@ def _in_use(queue: str) -> bool:
 
 
 def _parse(text: str | None) -> Layout | None:
-    """Return a stored layout, None for garbage: it is then written anew."""
+    """Return a stored layout, or None if it is missing or invalid."""
     try:
         value = json.loads(text or "")
         database, version, shards = value["database"], value["version"], value.get("shards")
@@ -222,7 +217,7 @@ def _are_sound(shards: Any) -> bool:
 
 
 def fingerprint() -> str:
-    """Return what tells this database from every other, including its own copies. See Note [Fingerprint]."""
+    """Return an id of this database, which its copies do not share. See Note [Fingerprint]."""
     using = ledger.database()
     settings = connections[using].settings_dict
     key = (using, str(settings["NAME"]))

@@ -1,16 +1,16 @@
-"""Puts the rows into Redis that were committed and not put: their process died, or Redis was away.
+"""Puts committed rows into Redis that were not put there: their process died, or Redis was unavailable.
 
 Note [Above a mark]
-A row that waits says nowhere whether Redis has it: that would be a second write for each job. So the worker with the
-upkeep lease looks through the rows that are new since its last look, by primary key, and puts those that still wait;
-for nearly all of them Redis answers that they are there. How far it has looked stands in Redis, and is gone with what
-was put there: then all open rows are put. What a restored database has open again, the next full sweep puts.
+A row does not record whether Redis has it, which would take a second write per job. Instead, the worker with the
+upkeep lease reads the rows above a mark, by primary key, and puts those that still wait. The mark is stored in Redis,
+so a flush deletes it too: then all open rows are put. Rows that a restored database has reopened are put by the next
+full sweep.
 
 Note [Gaps]
-Keys are not given in the order of commits: a transaction may commit a row an hour after rows with greater keys were
-seen. So keys that were missing below the mark are remembered, as ranges, and looked for at each look, until no
-transaction of that time is open any more (PostgreSQL tells), or for GAP_SECONDS. There are at most MOST_GAPS; what is
-beyond that is left to the next full sweep. SQLite has one writer, whose keys are in the order of its commits.
+Keys do not follow the order of commits: a row may be committed an hour after greater keys were read. So keys that are
+missing below the mark are stored as ranges, and queried again, until no transaction of that time is open any more (on
+PostgreSQL), or for GAP_SECONDS. Beyond MOST_GAPS, the next full sweep finds the rows. SQLite has one writer at a
+time, so its keys follow its commits.
 """
 
 import json
@@ -31,15 +31,15 @@ from .runs import put_runs
 
 logger = logging.getLogger("django_delayq.sync")
 
-#: Rows that one query reads, and pages that one look reads at most: 100,000 rows.
+#: Maximum rows per query, and maximum queries per call: 100,000 rows.
 PAGE, MOST_PAGES = 5_000, 20
-#: Rows that are put at a time where all open ones are.
+#: Rows put at a time.
 PUT = 1_000
-#: For so long a gap is looked at where the database does not tell which transactions are open.
+#: How long gaps are kept if the database does not report open transactions, in seconds.
 GAP_SECONDS = 2 * 3600
-#: Ranges that are remembered, and that one query asks for.
+#: Maximum ranges that are stored, and maximum per query.
 MOST_GAPS, RANGES = 10_000, 200
-#: The last key that was looked at, where no gap is left: until there is another row nothing is asked of Redis.
+#: The last key that was read, if no gap is left: Redis is not queried until there is a newer row.
 _done: "WeakKeyDictionary[Broker, int]" = WeakKeyDictionary()
 
 
@@ -55,14 +55,14 @@ class Gap:
 
 @dataclass(slots=True)
 class Mark:
-    """How far the rows were looked through, and what was missing there."""
+    """The last key that was read, and the gaps below it."""
 
     seen: int
     gaps: list[Gap] = field(default_factory=list)
 
     @classmethod
     def read(cls, text: str | None) -> "Mark | None":
-        """Return what was noted; None where nothing was, or nothing that can be read."""
+        """Return the stored mark; None if it is missing or invalid."""
         try:
             seen, gaps = json.loads(text or "")
             return cls(int(seen), [Gap(int(a), int(b), int(since), before) for a, b, since, before in gaps])
@@ -70,17 +70,16 @@ class Mark:
             return None
 
     def as_text(self) -> str:
-        """Return it as it is noted."""
+        """Return the mark as Redis stores it."""
         gaps = [(gap.first, gap.last, gap.since, gap.before) for gap in self.gaps[-MOST_GAPS:]]
         return json.dumps((self.seen, gaps), separators=(",", ":"))
 
 
 def put_missed(broker: Broker) -> int:
-    """Put the rows that were not put; return how many that were.
+    """Put rows that Redis does not have; return how many.
 
     Raises:
-        BrokerError: Some may have been put; the next look begins where this one did.
-        DatabaseError: So too.
+        BrokerError, DatabaseError: Some rows may have been put; the next call starts from the same mark.
     """
     last, count = last_key(), 0
     if _done.get(broker) == last:
@@ -91,7 +90,7 @@ def put_missed(broker: Broker) -> int:
     oldest, following = _snapshot()
     if mark is None:
         count, mark = sum(put_runs(broker, page) for page in ledger.open_pages(PUT)), _mark_behind(last)
-    elif mark.seen > last:  # the last rows were deleted, or the database is a backup: what comes is above the last one
+    elif mark.seen > last:  # the last rows were deleted, or the database is a backup
         mark = Mark(last, [gap for gap in mark.gaps if gap.last < last])
     count += _look_into_gaps(broker, mark, oldest, following) + _look_on(broker, mark)
     if mark.as_text() != before:
@@ -106,14 +105,14 @@ def put_missed(broker: Broker) -> int:
 
 
 def note_all_put(broker: Broker, last: int) -> None:
-    """Note that all open rows up to this key were put, as by a rebuild; what was noted before knows of more."""
+    """Record that all open rows up to this key were put, as by a rebuild. An existing mark is kept."""
     _done.pop(broker, None)
     if Mark.read(broker.missed_mark()) is None:
         broker.note_missed_mark(_mark_behind(last).as_text())
 
 
 def _mark_behind(last: int) -> Mark:
-    """Return the mark where all open rows up to this key were put: the newest keys are looked through for gaps."""
+    """Return the mark once all open rows up to this key were put: the newest keys are searched for gaps."""
     return Mark(max(0, last - PAGE * MOST_PAGES) if _has_gaps() else last)
 
 
@@ -122,12 +121,12 @@ def _has_gaps() -> bool:
 
 
 def last_key() -> int:
-    """Return the greatest key of a row now."""
+    """Return the greatest primary key of a run; 0 if there is none."""
     return Run._base_manager.using(ledger.database()).aggregate(last=Max("pk"))["last"] or 0
 
 
 def _look_on(broker: Broker, mark: Mark) -> int:
-    """Look through the rows behind the mark, and move it."""
+    """Put the rows above the mark, and move the mark."""
     rows, count = Run._base_manager.using(ledger.database()).order_by("pk"), 0
     notes_gaps = _has_gaps()
     for _ in range(MOST_PAGES):
@@ -148,7 +147,7 @@ def _put(broker: Broker, rows: "list[tuple[Any, ...]]") -> int:
 
 
 def _look_into_gaps(broker: Broker, mark: Mark, oldest: int | None, following: int | None) -> int:
-    """Put the rows that have come into gaps; forget gaps that no row can come into any more. See Note [Gaps]."""
+    """Put rows that have appeared in gaps; drop gaps that cannot be filled any more. See Note [Gaps]."""
     count, left, now = 0, list[Gap](), int(time.time())
     rows = Run._base_manager.using(ledger.database()).order_by("pk").values_list("pk", "status", "apart")
     for at in range(0, len(mark.gaps), RANGES):
@@ -168,7 +167,6 @@ def _look_into_gaps(broker: Broker, mark: Mark, oldest: int | None, following: i
 
 
 def _without(gap: Gap, pks: list[int]) -> list[Gap]:
-    """Return what is left of a gap without these keys."""
     parts, first = [], gap.first
     for pk in [*pks, gap.last + 1]:
         if pk > first:
@@ -178,11 +176,11 @@ def _without(gap: Gap, pks: list[int]) -> list[Gap]:
 
 
 def _snapshot() -> tuple[int | None, int | None]:
-    """Return the oldest transaction that is open, and the one that comes next; None where the database does not tell.
+    """Return the oldest open transaction and the next transaction number; None if the database does not report them.
 
-    A transaction draws a key before it gets its number, and has both within a second. So a transaction that can still
-    fill a gap has a number below `following`, as it is a second after the gap was seen. Once the oldest open
-    transaction has a greater number, no row can come into the gap any more.
+    A transaction draws a key before it gets its number, and has both within a second. So one second after a gap was
+    found, a transaction that can still fill it has a number below `following`. The gap is final once the oldest open
+    transaction has a greater number.
     """
     connection = connections[ledger.database()]
     if connection.vendor != "postgresql":

@@ -1,9 +1,8 @@
 """Rows page by page.
 
-Note [In any order]
-What a bulk write has left is swept by every worker that finds it. Each reads the oldest of it, some pages at once, and
-takes these pages in an order of its own, asking before each what is left of it: so two workers seldom do the same one,
-without a word between them.
+Note [Pages are swept in random order]
+Several workers may sweep after one bulk write. Each reads the oldest few pages, shuffles them, and checks each page
+again before working on it: so two workers seldom do the same page, without coordination.
 """
 
 import random
@@ -12,16 +11,16 @@ from typing import Any, TypeVar
 
 from django.db.models import QuerySet
 
-#: Rows that are read and written at a time. Scripts take smaller parts: `broker.SCRIPT_PART`.
+#: Rows per page. Scripts take smaller parts: `broker.SCRIPT_PART`.
 PAGE = 1000
-#: A delta sweep takes so many pages of each kind: a second or two of a worker's time.
+#: Maximum pages of each kind per delta sweep: one or two seconds of a worker's time.
 PAGES = 10
 
 Item = TypeVar("Item")
 
 
 def pages(rows: "QuerySet[Any, Item]") -> Iterator[list[Item]]:
-    """Yield rows that have a `pk`, or are one, in its order; each page is read when it is asked for."""
+    """Yield rows that have a `pk`, or primary keys, in ascending order; each page is read on request."""
     last: Any = 0
     while page := list(rows.filter(pk__gt=last).order_by("pk")[:PAGE]):
         yield page
@@ -29,14 +28,14 @@ def pages(rows: "QuerySet[Any, Item]") -> Iterator[list[Item]]:
 
 
 def parts(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
-    """Yield pages of items that are read at once, when the first page is asked for."""
+    """Yield pages of items, which are all read when the first page is requested."""
     found = list(items)
     for at in range(0, len(found), PAGE):
         yield found[at : at + PAGE]
 
 
 def shuffled(pks: Iterable[int]) -> list[Sequence[int]]:
-    """Return pages of primary keys, those of a page in their order. See Note [In any order]."""
+    """Return pages of sorted primary keys in random order. See Note [Pages are swept in random order]."""
     found = list(parts(sorted(pks)))
     random.shuffle(found)
     return found

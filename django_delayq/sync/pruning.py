@@ -1,14 +1,11 @@
-"""Pruning by the workers: when, for how long at once, and what is known of the last time.
-
-Which rows go says `ledger/pruning.py`; they are found and deleted by `ledger/pruning.py`.
+"""Schedules pruning by workers: when, for how long, and the record of the last pass. `ledger/pruning.py` deletes.
 
 Note [Passes of pruning]
-The worker that does the upkeep prunes (`worker/upkeep.py`, Note [One lease]). A pass goes through all schedules; a new
-one is due EVERY_SECONDS after the end of the last. Between two batches the worker does its small chores, and rests for
-RESTS times as long as the batch took: so the others get most of the time of a database that has one writer. Where the
-worker has something else to do, a pass ends with a note of how far it came, and is due again at once: it continues
-there. Where the worker dies, the next one continues at the note before that. Two that prune side by side, as where a
-person gives the command, do no harm: each leaves out what the other has locked.
+The worker with the upkeep lease prunes (`worker/upkeep.py`, Note [One lease]). A pass visits all schedules; the next
+is due EVERY_SECONDS after its end. After each batch the worker does its small chores, and rests for RESTS times its
+duration, which leaves a database with one writer to others. A pass that other work interrupts notes its position, and
+is due again immediately. If the worker dies, the next one continues from the last note. Concurrent passes are
+harmless: each skips rows that the other has locked.
 """
 
 import json
@@ -22,20 +19,20 @@ from ..index import Broker
 from ..recurrence import from_ms
 from ..recurrence.point import utcnow
 
-#: Between two passes.
+#: Seconds between two passes.
 EVERY_SECONDS = 3600.0
-#: A worker prunes for so long at once, and looks then what else is to be done.
+#: Maximum duration before a worker checks for other work, in seconds.
 AT_ONCE_SECONDS = 20.0
-#: The rest after a batch, as a multiple of its time; a worker that is to stop waits for no longer than the longest.
+#: The rest after a batch, as a multiple of its duration, and its maximum: a stopping worker waits for it.
 RESTS, MOST_REST_SECONDS = 9.0, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class LastPass:
-    """The last pass: when it ended or was noted, how many rows went, how many stay as others had locked them.
+    """The last pass: when it ended or was interrupted, rows deleted, and rows left because they were locked.
 
-    `seconds` is how long it took, `behind_seconds` how long ago the oldest row that it found should have gone. `after`
-    is the last schedule that it has done, None where it came to its end.
+    `seconds` is its duration, `behind_seconds` for how long the oldest row could have been pruned. `after` is the
+    last schedule that is done, None if the pass is complete.
     """
 
     database: str
@@ -48,27 +45,22 @@ class LastPass:
 
     @property
     def finished(self) -> bool:
-        """False where there is more to do, at once."""
+        """False if the pass is to be continued immediately."""
         return self.after is None
 
     @property
     def at(self) -> datetime:
-        """When it ended, or was noted."""
         return from_ms(self.at_ms)
 
 
 def read_last(broker: Broker) -> LastPass | None:
-    """Return the last pass over this database; None where none is known.
-
-    Raises:
-        BrokerError: Redis does not answer.
-    """
+    """Return the last pass over this database; None if unknown."""
     try:
         value = json.loads(broker.last_pruning() or "")
         at_ms, rows, left = (int(value[name]) for name in ("at_ms", "rows", "left"))
         seconds, behind = (float(value[name]) for name in ("seconds", "behind_seconds"))
         after = None if value["after"] is None else min(int(value["after"]), ledger.LAST_KEY)
-        from_ms(at_ms)  # or it is garbage
+        from_ms(at_ms)  # raises if it is invalid
         last = LastPass(str(value["database"]), at_ms, rows, left, seconds, behind, after)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
@@ -78,12 +70,12 @@ def read_last(broker: Broker) -> LastPass | None:
 def prune_if_due(
     broker: Broker, *, go_on: Callable[[], bool] = lambda: True, seconds: float = AT_ONCE_SECONDS
 ) -> LastPass | None:
-    """Prune if it is time; return how far it came, None where not. See Note [Passes of pruning].
+    """Prune if it is due; return the pass, or None. See Note [Passes of pruning].
 
-    `go_on` is asked after each batch; where it says no, or so many seconds have passed, the pass ends there.
+    `go_on` is called after each batch. The pass is interrupted if it returns False, or after `seconds`.
 
     Raises:
-        BrokerError, DatabaseError: What went is gone; the next call, of whatever worker, continues.
+        BrokerError, DatabaseError: Deleted rows stay deleted; the next call, by any worker, continues.
     """
     if not _is_due(broker):
         return None
@@ -99,7 +91,7 @@ def _is_due(broker: Broker) -> bool:
 
 
 def _prune(broker: Broker, go_on: Callable[[], bool]) -> LastPass:
-    """Continue the pass that is noted, or begin one; note how far it comes."""
+    """Continue the last pass if it was interrupted, or begin one; store its position."""
     last = read_last(broker)
     if last is None or last.finished:
         last = LastPass(sync.fingerprint(), 0)
@@ -120,13 +112,7 @@ def _prune(broker: Broker, go_on: Callable[[], bool]) -> LastPass:
 
 
 def prune_batches(after: int = 0, *, rests: float = 1.0) -> Iterator[tuple[ledger.Batch, ledger.Pruned]]:
-    """Prune what is found behind this schedule, batch by batch, each in a transaction of its own.
-
-    In between it rests for `rests` times as long as the batch took.
-
-    Raises:
-        DatabaseError: What went before is gone.
-    """
+    """Prune the schedules after this key in batches, a transaction each; rest `rests` times as long after each."""
     began = time.monotonic()
     for batch in ledger.find_prunable(utcnow(), after):
         pruned = ledger.prune(batch.rows)

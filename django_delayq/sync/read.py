@@ -1,4 +1,4 @@
-"""Works out what Redis should hold of schedules, and notes it in their states. Needs no Redis and writes none."""
+"""Computes what Redis should hold of schedules, and notes it in their states. Never connects to Redis."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ from .digest import PastDjango, digest_of, edited_past_django, sum_of_waiting
 
 @dataclass(slots=True)
 class Wanted:
-    """What Redis should hold of a schedule: a point and its wake-up, or nothing where there is no `point`.
+    """What Redis should hold of a schedule: a point and its wake-up, or nothing if there is no `point`.
 
-    `unnoted`: its row does not say yet that this generation is mirrored, and may be made to. `awaited`: the point has a
-    row of the ledger that is not finished, so it may wait for a retry. `past_django`: SQL edited the row since it was
-    mirrored; see Note [Digest].
+    `unnoted`: the row does not record yet that this generation is mirrored. `awaited`: the point has an open row in
+    the ledger, so it may wait for a retry. `past_django`: SQL edited the row since it was mirrored, see Note
+    [Digest].
     """
 
     pk: int
@@ -41,7 +41,6 @@ class Wanted:
 
     @property
     def member(self) -> str:
-        """Its member in Redis."""
         return self.definition.member
 
 
@@ -56,8 +55,9 @@ def _definition(
     return Definition(chain.member_of(pk), generation, point_ms, wake_ms, priority=priority)
 
 
-#: What `read_settled` reads: the last says whether a schedule is mirrored and active, and whether all is decided of
-#: before its edit. The end of a run apart from the chain moves the next point, and is not written there.
+#: The columns that `read_settled` reads. The last is True if a schedule is mirrored and active, and everything before
+#: its edit is decided. Schedules whose next point depends on the end of runs outside the chain are excluded: it is
+#: not stored.
 _SETTLED = (
     *("pk", "queue", "name", "jitter", "generation", "priority", "state__next_due_at", "state__mirrored_digest"),
     ExpressionWrapper(
@@ -71,7 +71,7 @@ _SETTLED = (
 
 
 def read_settled(pks: Collection[int]) -> tuple[list[Wanted], dict[int, str]]:
-    """Return what is wanted of those of these schedules that need no working out, and the queues of the others."""
+    """Return what is wanted of schedules whose stored next point is valid, and the queues of the others."""
     keys, mine = keys_of(pks), set(pks)
     rows = ledger.reader(Schedule, "id", _SETTLED, ledger.database()).read(keys)
     begun = ledger.load_oldest_open(keys)
@@ -88,16 +88,16 @@ def read_settled(pks: Collection[int]) -> tuple[list[Wanted], dict[int, str]]:
 
 
 def queues_of(**where: Any) -> "QuerySet[Schedule, Any]":
-    """Return (primary key, queue) of the schedules that this names."""
+    """Return (primary key, queue) of the schedules that match."""
     return Schedule._base_manager.using(ledger.database()).filter(**where).values_list("pk", "queue", named=True)
 
 
 def read_wanted(pks: Collection[int], *, note: bool = True) -> list[Wanted]:
-    """Read definitions and work out what Redis should hold of each; `note` the result in their states.
+    """Read definitions and compute what Redis should hold of each; with `note`, store the result in their states.
 
-    Needs no Redis, so that a state tells what a definition left undecided even where Redis was never reached. What was
-    edited past Django becomes a new version here: it gets a generation, and an `effective_from` where its timing
-    changed. What others have locked is left to the next sweep. `range(a, b)` stands for all keys between.
+    Independent of Redis, so a state records what a definition left undecided even if Redis is unavailable. A
+    definition that was edited past Django becomes a new version: it gets a generation, and a new `effective_from` if
+    its timing changed. Locked rows are left to the next sweep. A `range` means all keys in it.
     """
     schedules = ledger.load_schedules(pks)
     digests = {pk: digest_of(row) for pk, row in schedules.items()}
@@ -119,17 +119,17 @@ def read_wanted(pks: Collection[int], *, note: bool = True) -> list[Wanted]:
 
 
 def note_parked(pks: Sequence[int]) -> None:
-    """Note in the states which of these schedules cannot go on, and why; see `ScheduleState.condition_reason`."""
+    """Store in the states which of these schedules cannot continue, and why: `ScheduleState.condition_reason`."""
     read_wanted(pks)
 
 
 def _work_out(schedule: ScheduleRow, digest: str, waiting: datetime | None, notes: "_Notes") -> Wanted:
-    """Work out one of them; `waiting` is the oldest point that has a row of the ledger and no outcome."""
+    """Compute what is wanted of a schedule; `waiting` is the oldest point of its chain with an open row."""
     point, undecided = notes.take(schedule, digest)
     if waiting is None:
         if undecided is not None and schedule.state.condition != Condition.PARKED:
-            point = undecided  # its claimer runs or skips it, and explains what else the old definition left
-    elif schedule.enabled:  # else it is closed by who finds it
+            point = undecided  # its claimer decides it, and records what else the old definition left
+    elif schedule.enabled:  # otherwise the worker that claims it closes it
         point = waiting if point is None else min(waiting, point)
     return Wanted(
         schedule.pk,
@@ -143,18 +143,18 @@ def _work_out(schedule: ScheduleRow, digest: str, waiting: datetime | None, note
 
 
 class _Notes:
-    """What changed in the states of a page, to be written in at most two statements."""
+    """Changes of the states of a page, written in at most two statements."""
 
     def __init__(self) -> None:
         self.changed: list[StateRow] = []
-        self.mirrored: list[StateRow] = []  # nothing but their digest
+        self.mirrored: list[StateRow] = []  # only their digest changed
         self.parked: list[ScheduleRow] = []
 
     def take(self, schedule: ScheduleRow, digest: str) -> tuple[datetime | None, datetime | None]:
-        """Return the schedule's next point and one of before its last edit that is undecided, in memory."""
+        """Update the state in memory; return the next point, and the undecided point before the last edit."""
         state = schedule.state
         before, seen = (state.next_due_at, state.condition, state.condition_reason), state.mirrored_digest
-        if not state.stored and schedule.synced_generation:  # its state was lost: what is undecided is not known
+        if not state.stored and schedule.synced_generation:  # its state was lost: undecided points are unknown
             state.next_due_at = schedule.created_at + timedelta(milliseconds=1)
         undecided = chain.left_undecided(schedule, state)
         point = ledger.settle_state(schedule, state)
@@ -170,9 +170,9 @@ class _Notes:
         return point, undecided
 
     def write(self, locked: set[int]) -> set[int]:
-        """Write them but for those that others have `locked`, and tell of schedules that are parked since now.
+        """Write the states that are not `locked`, and send a signal for each schedule that cannot continue.
 
-        Return which are locked. See `models/locks.py`, Note [Order of locks].
+        Return all keys that other transactions have locked. See `models/locks.py`, Note [Order of locks].
         """
         pks = [state.schedule_id for state in (*self.changed, *self.mirrored) if state.schedule_id not in locked]
         if pks:
@@ -193,7 +193,7 @@ class _Notes:
 
 
 def _begin_versions(schedules: Mapping[int, ScheduleRow], edited: Mapping[int, PastDjango]) -> set[int]:
-    """Make new versions of rows that SQL has edited, as `Schedule.save` would have done; return which are locked."""
+    """Give rows that SQL edited a new version, as `Schedule.save` does; return the locked keys."""
     using = ledger.database()
     written = Schedule._base_manager.using(using)
     queues = conf.get_config().queues
@@ -203,7 +203,7 @@ def _begin_versions(schedules: Mapping[int, ScheduleRow], edited: Mapping[int, P
         for retimed, more in ((True, moved()), (False, {})):
             pks = [pk for pk, what in free.items() if what.retimed is retimed]
             written.filter(pk__in=pks).update(generation=next_generation(), **more)
-        # Where they were before is not known: they leave the shards of every other queue before they enter new ones.
+        # The former queue is unknown: remove them from every other queue before they enter the new shards.
         gone = [schedules[pk] for pk, what in free.items() if what.moved]
         Tombstone.add(
             [(row.pk, queue, row.generation) for row in gone for queue in queues if queue != row.queue], using=using
@@ -212,6 +212,6 @@ def _begin_versions(schedules: Mapping[int, ScheduleRow], edited: Mapping[int, P
 
 
 def keys_of(pks: Collection[int]) -> list[int] | range:
-    """Return the keys; as a range where that asks for few rows more, which the database answers faster."""
+    """Return the keys, as a range if it adds few rows: the database answers a range faster."""
     first, last = min(pks, default=0), max(pks, default=-1)
     return range(first, last + 1) if last - first < 2 * len(pks) else list(pks)

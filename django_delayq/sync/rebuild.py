@@ -1,20 +1,16 @@
-"""The walk through everything that the database wants in Redis, and the rebuild of flushed shards.
+"""Compares everything that the database wants in Redis, and rebuilds flushed shards.
 
 Note [What was mirrored goes back as it was]
-After a flush nearly every schedule is as Redis knew it: its definition was mirrored, and `next_due_at`, written in the
-transaction that recorded the last outcome, is its first missing point. Such entries go back straight from the columns,
-without working out a point, for this is what decides how long a large index is gone. `read_settled` names the
-conditions; whatever does not meet each of them (never mirrored, an open row of the ledger, parked, exhausted, undecided
-since before an edit, moved by SQL) is worked out as a sweep does it. Nothing is trusted that an entry in Redis was not:
-where SQL or another release of the time zones has changed when a schedule is due, the next full sweep finds it, or
-whoever claims the entry.
+After a flush, `next_due_at`, written with the last outcome, is the first missing point of nearly every schedule. Such
+entries are restored from the columns, without computing a point: this determines how long a rebuild takes.
+`read_settled` has the conditions; other schedules are computed as in a sweep. If SQL or new time zone data has
+changed when a restored schedule is due, the next full sweep or claim finds out, as before the flush.
 
 Note [One worker rebuilds]
-The worker that sets the mark `building:<id>` in the place of a missing epoch rebuilds that shard, and with it all that
-were flushed. The mark ends by itself if it is not renewed after each page, so that the next worker begins anew. A shard
-is called built only if its mark stood from the first page to the last: a flush in between takes the mark away. The
-layout is claimed after the marks: a flush between two marks takes it along, and without it workers with another number
-of shards would believe what is built here.
+The worker that sets the mark `building:<id>` in place of a missing epoch rebuilds that shard, and all flushed shards.
+The mark expires unless it is renewed after each page; then the next worker starts over. A shard is built only if its
+mark existed from the first page to the last, because a flush deletes the mark. The layout is claimed after the marks:
+a flush between two marks deletes it, and without it workers with another number of shards would trust this index.
 """
 
 import logging
@@ -37,13 +33,13 @@ from .write import write_wanted
 
 logger = logging.getLogger("django_delayq.sync")
 
-#: How the epoch of a shard begins that is being built.
+#: Prefix of the epoch of a shard that is being built.
 BUILDING = "building:"
-#: How long a rebuild may take between two pages before another worker may begin anew.
+#: Maximum time between two pages before another worker may start over, in ms.
 TTL_MS = 15_000
-#: So often a rebuild that lasts tells how far it is.
+#: Interval between progress messages, in seconds.
 TELL_SECONDS = 5.0
-#: So many schedules go back before all others, those that are due first: they run while the rebuild goes on.
+#: Schedules restored first, by due time: they run while the rebuild continues.
 FIRST = 10_000
 
 
@@ -57,29 +53,26 @@ class Build:
         self.shards = [shard for shard, mine in zip(shards, taken, strict=True) if mine]
 
     def go_on(self) -> bool:
-        """Keep the mark for the next page; False where Redis was flushed again."""
+        """Renew the mark for the next page; return False if Redis was flushed again."""
         return all(self.broker.swap_epochs(self.shards, self._mark, self._mark, ttl_ms=TTL_MS))
 
     def give_up(self) -> None:
-        """Let go of the mark: a worker that begins anew need not wait for its end."""
+        """Release the mark, so that the next worker need not wait until it expires."""
         self.broker.swap_epochs(self.shards, self._mark, self._mark, ttl_ms=1)
 
     def finish(self) -> bool:
-        """Call the shards built; False where Redis was flushed meanwhile, which leaves them to be rebuilt."""
+        """Mark the shards as built; return False if Redis was flushed in between: they are still to be rebuilt."""
         return all(self.broker.swap_epochs(self.shards, self._mark, self._mark.removeprefix(BUILDING)))
 
 
 def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool] = lambda: True) -> bool:
-    """Fill those of the shards that were flushed from the database.
+    """Fill flushed shards from the database; return True if they are built now.
 
-    `go_on` is asked before the first page and after each; where it says no, the rebuild ends.
-
-    True if they are built now, False if there was nothing to do, the rebuild ended, or Redis was flushed again.
-    Idempotent and safe beside claims: entries restart at their first missing point, see `chain.py`, Note [First missing
-    point].
+    Return False if there was nothing to do, Redis was flushed again, or `go_on`, called before the first page and
+    after each, returned False. Idempotent and safe during claims: see `chain.py`, Note [First missing point].
 
     Raises:
-        BrokerError: Redis failed on the way; the next worker that finds the shards flushed begins anew.
+        BrokerError: Redis failed; the next worker that finds the shards flushed starts over.
         ForeignLayout, OtherLayout: See `check_layout`.
     """
     build = Build(broker, shards)
@@ -98,7 +91,7 @@ def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool
                 logger.info("Rebuilding: %d schedules so far, %d a second.", count, count / (told - began))
             if not build.go_on() or not go_on():
                 return False
-    except (DamagedKeys, OtherLayout):  # it is repaired, or there is another, and then a worker begins anew
+    except (DamagedKeys, OtherLayout):  # once it is repaired or the layout is replaced, a worker starts over
         build.give_up()
         raise
     if not build.finish():
@@ -108,20 +101,16 @@ def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool
 
 
 def unbuilt(broker: Broker) -> list[Shard]:
-    """Return the shards that were flushed and are not rebuilt.
-
-    Raises:
-        BrokerError: Redis does not answer.
-    """
+    """Return the shards that were flushed and are not rebuilt."""
     shards = broker.shards()
     epochs = broker.epochs(shards)
     return [shard for shard, epoch in zip(shards, epochs, strict=True) if not epoch or epoch.startswith(BUILDING)]
 
 
 def walk(broker: Broker, *, dry_run: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """Compare with Redis each schedule and run that the database wants there, and mend what differs.
+    """Compare each schedule and open run with Redis, and correct what differs. Other members are left as they are.
 
-    Yields for each page how many schedules it had, and a line for each change. Leaves other members as they are.
+    Yield for each page the number of schedules, and one line per change.
     """
     for page in pages(queues_of()):
         yield len(page), compare(broker, dict(page), dry_run=dry_run)
@@ -130,7 +119,7 @@ def walk(broker: Broker, *, dry_run: bool = False) -> Iterator[tuple[int, list[s
 
 
 def _fill(broker: Broker, flushed: Set[Shard]) -> Iterator[int]:
-    """Fill these shards from the database; yield for each page how many schedules it had."""
+    """Fill these shards from the database; yield the number of schedules of each page."""
     names = sorted({shard.queue for shard in flushed})
     keys = queues_of(queue__in=names).values_list("pk", flat=True)
     due = keys.filter(enabled=True, state__next_due_at__isnull=False).order_by("state__next_due_at")
@@ -149,7 +138,7 @@ def _fill(broker: Broker, flushed: Set[Shard]) -> Iterator[int]:
 
 
 def _put_back(broker: Broker, flushed: Set[Shard], page: Sequence[int]) -> None:
-    """Put schedules there without asking what is there. See Note [What was mirrored goes back as it was]."""
+    """Restore schedules without reading Redis. See Note [What was mirrored goes back as it was]."""
     settled, others = read_settled(page)
     write_wanted(broker, [item for item in settled if broker.shard_of(item.member, item.queue) in flushed])
     rest = {pk: queue for pk, queue in others.items() if broker.shard_of(member_of(pk), queue) in flushed}

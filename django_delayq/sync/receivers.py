@@ -1,4 +1,4 @@
-"""Connects database writes to the mirror. Holds no logic of its own."""
+"""Connects database writes to the mirror. Contains no logic of its own."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,14 +16,14 @@ def connect() -> None:
     for model in heirs(Schedule):
         pre_save.connect(_loaded_raw, sender=model, dispatch_uid="django_delayq.raw")
         post_save.connect(_saved, sender=model, dispatch_uid="django_delayq.saved")
-        if model._meta.concrete_model is Schedule:  # with the row of any other, Django deletes that of `Schedule`
+        if model._meta.concrete_model is Schedule:  # deleting a row of a child model also deletes its `Schedule`
             post_delete.connect(_deleted, sender=model, dispatch_uid="django_delayq.deleted")
     definitions_changed.connect(_changed, sender=Schedule, dispatch_uid="django_delayq.changed")
     definitions_deleted.connect(_bulk_deleted, dispatch_uid="django_delayq.bulk_deleted")
 
 
 def _loaded_raw(instance: Schedule, raw: bool, using: str, **kwargs: Any) -> None:
-    # loaddata writes rows as they were dumped, past Schedule.save(): they are definitions that begin now.
+    # loaddata writes dumped rows without Schedule.save(): they become definitions that begin now.
     if raw:
         old = Schedule._base_manager.using(using).filter(pk=instance.pk).values_list("queue", "generation").first()
         if old is not None and old[0] != instance.queue:
@@ -42,7 +42,7 @@ def _changed(pks: list[int], using: str, **kwargs: Any) -> None:
 def _deleted(instance: Schedule, using: str, origin: object = None, **kwargs: Any) -> None:
     entry = (instance.pk, instance.queue, instance.generation)
     if isinstance(origin, ScheduleQuerySet):
-        origin.gone.append(entry)  # it announces all of them at its end
+        origin.gone.append(entry)  # the query set announces all of them at its end
     else:
         _bulk_deleted([entry], using)
 

@@ -1,4 +1,4 @@
-"""Brings Redis and the open rows of the ledger together: orders and jobs, and chains that nobody ends."""
+"""Brings Redis and the open rows of the ledger together: rows outside chains, and abandoned rows of chains."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,17 +11,15 @@ from ..ledger.rows import AnyRun
 from ..models import Origin
 from ..recurrence import to_ms
 
-#: Modes of `upsert.lua` for a move, one after the other: it may come or go between two of them.
+#: Modes of `upsert.lua` for a move, in turn: the row may come or go between two of them.
 _MOVING: tuple[Mode, ...] = ("move", "new", "move")
 
 
 def put_runs(broker: Index, runs: Sequence[AnyRun], *, mode: Mode = "new") -> int:
-    """Put rows that are not there into Redis, each shard's in one round trip; return how many were added.
+    """Put rows into Redis that are not there, with one round trip per shard; return how many were added.
 
-    With "reset" those that are there damaged are written too.
-
-    Putting a row is harmless however often and however late: one that is there is left as it is, and one that has ended
-    meanwhile is found out by the worker that claims it.
+    With the mode "reset", damaged entries are written too. Putting a row late or repeatedly is harmless: existing
+    entries stay, and the worker that claims a row finds out if it has ended.
     """
     shards = grouped(runs, lambda run: shard_of(broker, run))
     words = [broker.upsert(shard, list(map(definition_of, group)), mode=mode) for shard, group in shards.items()]
@@ -29,15 +27,16 @@ def put_runs(broker: Index, runs: Sequence[AnyRun], *, mode: Mode = "new") -> in
 
 
 def shard_of(broker: Index, run: AnyRun) -> Shard:
-    """Return where the member of a row lives."""
+    """Return the shard of a row's member."""
     return broker.shard_of(chain.member_of_run(run), run.queue)
 
 
 def definition_of(run: AnyRun) -> Definition:
-    """Return what Redis is to hold of a row.
+    """Return what Redis should hold of a row.
 
-    An order and a job without `run_after` start at once, also where the clock of the process that made them is ahead.
-    Backfilled points wait in the order in which they were ordered: by their due points they would push before all else.
+    A manual run, and a job without `run_after`, start immediately even if the clock of the process that created them
+    is ahead. Backfilled points wait in the order of their creation: by their due points they would precede all other
+    rows.
     """
     point_ms = wake_ms = to_ms(run.created_at if run.origin == Origin.BACKFILL else run.due_at)
     if run.origin == Origin.MANUAL or (run.origin != Origin.BACKFILL and run.due_at <= run.created_at):
@@ -47,9 +46,9 @@ def definition_of(run: AnyRun) -> Definition:
 
 
 def move_run(broker: Index, run: AnyRun, when: datetime) -> bool:
-    """Let a row that waits come due at another time; False where a worker has it.
+    """Let a waiting row come due at another time; return False if a worker has it.
 
-    One that is not there is put there: so none that is about to be put lets a worker have it earlier.
+    A missing row is added, so that a late put does not let a worker start it earlier.
     """
     at_ms, shard, word = to_ms(when), shard_of(broker, run), ""
     item = definition_of(run)._replace(point_ms=at_ms, wake_ms=at_ms)
@@ -61,12 +60,12 @@ def move_run(broker: Index, run: AnyRun, when: datetime) -> bool:
 
 
 def forget_run(broker: Index, run: AnyRun) -> None:
-    """Take a row out of Redis that is to start no more; one that was retried since stays."""
+    """Remove a row from Redis that must not start; one that was retried in the meantime stays."""
     broker.remove(shard_of(broker, run), [(chain.member_of_run(run), chain.generation_of_run(run), "")], gone=True)
 
 
 def put_back(broker: Broker, runs: Sequence[AnyRun], *, dry_run: bool = False) -> list[str]:
-    """Put open runs back that Redis has lost, mend those of which it has a part; return a line for each."""
+    """Restore open runs that are missing in Redis, and repair damaged ones; return one line for each."""
     now_ms = broker.now_ms()
     views = broker.views([(chain.member_of_run(run), run.queue) for run in runs])
     missing, damaged = [], []
@@ -87,7 +86,7 @@ def _is_misplaced(run: AnyRun, view: EntryView, now_ms: int) -> bool:
 
 
 def close_abandoned(broker: Broker, *, dry_run: bool = False) -> list[str]:
-    """Close open rows of schedules that are gone or switched off and that no member stands for any more."""
+    """Close open rows of chains without a member whose schedule was deleted or disabled; return one line for each."""
     runs = ledger.load_abandoned()
     views = broker.views([(chain.member_of(run.schedule_id or 0), run.queue) for run in runs])
     lost = [run for run, view in zip(runs, views, strict=True) if view.score_ms is None]

@@ -1,4 +1,4 @@
-"""The sweeps that make the mirror true whatever was missed: delta and full."""
+"""The sweeps that correct the mirror, whatever was missed: delta and full."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ logger = logging.getLogger("django_delayq.sync")
 
 @dataclass(slots=True)
 class Report:
-    """What a full sweep changed, or would change in a dry run: one line per change. `done` unless it was stopped."""
+    """The changes of a full sweep, or those a dry run would make, one line each. `done`: not interrupted."""
 
     checked: int = 0
     lines: list[str] = field(default_factory=list)
@@ -33,20 +33,19 @@ class Report:
 
 
 def delta_sweep(broker: Broker, *, rows: bool = True) -> int:
-    """Mirror what the fast path missed: edits, deletions and, with `rows`, orders and jobs.
+    """Mirror what the fast path missed: edits, deletions and, with `rows`, rows outside chains.
 
-    Costs a few short queries where all is done, and asks Redis nothing.
-
-    Return how many edits or deletions are done, whichever are more: if as many as a page may hold (`PAGE`), there may
-    be others. See `pages.py`, Note [In any order].
+    Return the greater of the numbers of mirrored edits and deletions; if it reaches PAGE, there may be more. See
+    `pages.py`, Note [Pages are swept in random order]. If nothing is missing, it costs a few short queries, and does
+    not query Redis.
 
     Raises:
         ForeignLayout: Another database has taken the prefix over.
-        BrokerError: Redis cannot be written; what was not reached comes with the next sweep.
+        BrokerError: Redis cannot be written; the next sweep does the rest.
     """
     using = ledger.database()
     stones = Tombstone._base_manager.using(using).exists()
-    edited = Schedule.objects.using(using).unmirrored().order_by("generation")  # told a limit, else it reads the table
+    edited = Schedule.objects.using(using).unmirrored().order_by("generation")  # a limit alone scans the table
     pks = list(edited.values_list("pk", flat=True)[: PAGES * PAGE])
     if stones or pks:
         check_layout(broker)
@@ -58,10 +57,10 @@ def delta_sweep(broker: Broker, *, rows: bool = True) -> int:
 
 
 def _mirror_edits(broker: Broker, pks: Sequence[int]) -> int:
-    """Mirror what is left of a page of edits; return how many are done now, by whomever.
+    """Mirror the edits of a page that are left; return how many are mirrored now, by any worker.
 
-    What others have locked stays marked, as does what must not leave its shard yet: asking for more at once because of
-    them would not end.
+    Locked rows, and rows that must not leave their shard yet, do not count: otherwise the caller would repeat
+    endlessly.
     """
     rows = ledger.reader(Schedule, "id", ("pk",), ledger.database())
     unmirrored = " AND generation <> synced_generation"
@@ -72,13 +71,12 @@ def _mirror_edits(broker: Broker, pks: Sequence[int]) -> int:
 
 
 def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[int], bool] = lambda checked: True) -> Report:
-    """Compare every definition, member and open run with Redis, and mend what differs.
+    """Compare every definition, member and open run with Redis, and correct what differs. Builds flushed shards.
 
-    Shards that were flushed are built by it. `go_on` is asked after each page, with how many schedules
-    were checked by then; where it says no, the sweep ends there.
+    `go_on` is called after each page with the number of schedules checked so far; the sweep ends if it returns False.
 
     Raises:
-        BrokerError: Redis failed on the way; what was mended stays, the rest comes with the next sweep.
+        BrokerError: Redis failed; corrections stay, the next sweep does the rest.
     """
     report = Report()
     build = Build(broker, [] if dry_run else broker.shards())
@@ -98,7 +96,7 @@ def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[int], 
 def _parts(broker: Broker, *, dry_run: bool) -> Iterator[tuple[int, list[str]]]:
     yield from walk(broker, dry_run=dry_run)
     for shard in broker.shards():
-        check_layout(broker, claim=False)  # with another number of shards what is right here is taken for a ghost
+        check_layout(broker, claim=False)  # with another number of shards, valid members would look like ghosts
         for lines in remove_ghosts(broker, shard, dry_run=dry_run):
             yield 0, lines
     yield 0, close_abandoned(broker, dry_run=dry_run)
@@ -107,10 +105,7 @@ def _parts(broker: Broker, *, dry_run: bool) -> Iterator[tuple[int, list[str]]]:
 
 
 def remove_ghosts(broker: Broker, shard: Shard, *, dry_run: bool = False) -> Iterator[list[str]]:
-    """Remove members without a row, and what is left of lost ones; yield a line for each, page by page.
-
-    An entry of which a part was lost is no ghost: comparing the definitions mends it.
-    """
+    """Remove members without a row, and remains of lost ones, not incomplete entries; yield lines page by page."""
     for page in broker.scan(shard):
         ghosts = _find_ghosts(broker, shard, page)
         if ghosts and not dry_run:

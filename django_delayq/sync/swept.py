@@ -1,11 +1,10 @@
-"""When a full sweep is due, and what is noted of the last one.
+"""When a full sweep is due, and the record of the last one.
 
 Note [When a full sweep is due]
-A finished sweep is noted with its time and with the run id that the server had when it began. The next one is due when
-the note is older than FULL_SECONDS, or missing (flushed, or another database took the prefix over), or of another run
-id: the server was restarted or replaced, perhaps with older data. That holds at a worker's start too: what was missed
-while no worker ran is found because the note is old by then. The worker that does the upkeep makes the sweep
-(`worker/upkeep.py`, Note [One lease]).
+The next sweep is due if the record of the last one is older than FULL_SECONDS or missing (a flush, or another
+database took the prefix over), or if the server's run id has changed since that sweep began: the server was restarted
+or replaced, perhaps with older data. The same rule finds what was missed while no worker ran. The worker with the
+upkeep lease makes the sweep (`worker/upkeep.py`, Note [One lease]).
 """
 
 import json
@@ -19,16 +18,13 @@ from ..recurrence import from_ms
 from .layout import check_layout, fingerprint, store_layout
 from .sweep import Report, full_sweep
 
-#: A definition that SQL edited, or damage, waits for so long at most.
+#: Maximum delay until damage, or an edit by SQL, is found, in seconds.
 FULL_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class LastSweep:
-    """A full sweep that came to its end: `at_ms` by the server's clock. `run_id` is the server's at its start.
-
-    `seconds` is how long it took.
-    """
+    """A finished full sweep. `at_ms` is by Redis' clock, `run_id` the server's at the start, `seconds` the duration."""
 
     at_ms: int
     run_id: str
@@ -39,25 +35,20 @@ class LastSweep:
 
     @property
     def at(self) -> datetime:
-        """When it ended."""
         return from_ms(self.at_ms)
 
     def overdue_seconds(self, now_ms: int) -> float:
-        """Return for how long the next one has been due; 0 before that."""
+        """Return for how long the next sweep has been due; 0 before that."""
         return max(0.0, (now_ms - self.at_ms) / 1000 - FULL_SECONDS)
 
 
 def read_last(broker: Broker) -> LastSweep | None:
-    """Return the last full sweep; None where none is known.
-
-    Raises:
-        BrokerError: Redis does not answer.
-    """
+    """Return the last full sweep; None if unknown."""
     try:
         value = json.loads(broker.last_sweep() or "")
         at_ms, checked, mended = (int(value[name]) for name in ("at_ms", "checked", "mended"))
         took = timedelta(seconds=float(value["seconds"]))
-        from_ms(at_ms)  # or it is garbage
+        from_ms(at_ms)  # raises if it is invalid
         return LastSweep(at_ms, str(value["run_id"]), str(value["database"]), checked, mended, took.total_seconds())
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
@@ -66,12 +57,9 @@ def read_last(broker: Broker) -> LastSweep | None:
 def is_due(
     broker: Broker, *, every_seconds: float = FULL_SECONDS, now_ms: int | None = None, run_ids: str | None = None
 ) -> bool:
-    """Say whether a full sweep is due. See Note [When a full sweep is due].
+    """Return True if a full sweep is due. See Note [When a full sweep is due].
 
-    `now_ms` is the server's clock, and `run_ids` what names the servers, where the caller has just asked for them.
-
-    Raises:
-        BrokerError: Redis does not answer.
+    `now_ms` (the server's clock) and `run_ids` (of the servers) save queries if the caller has just read them.
     """
     last = read_last(broker)
     servers = broker.run_ids() if run_ids is None else run_ids
@@ -89,13 +77,13 @@ def sweep_if_due(
     now_ms: int | None = None,
     run_ids: str | None = None,
 ) -> Report | None:
-    """Make a full sweep if one is due; None where not. `now_ms` and `run_ids` are those of `is_due`.
+    """Make a full sweep if one is due; otherwise return None. `now_ms`, `run_ids`: see `is_due`.
 
-    `go_on` is asked as by `full_sweep`; where it says no, the sweep ends, and the next one begins anew.
+    `go_on`: see `full_sweep`. After an interruption, the next sweep starts over.
 
     Raises:
         ForeignLayout: The prefix is another database's.
-        BrokerError: Redis failed on the way; the next call begins anew.
+        BrokerError: Redis failed; the next call starts over.
     """
     if not is_due(broker, every_seconds=every_seconds, now_ms=now_ms, run_ids=run_ids):
         return None
@@ -104,11 +92,7 @@ def sweep_if_due(
 
 
 def sweep_now(broker: Broker, *, go_on: Callable[[int], bool] = lambda checked: True) -> Report:
-    """Make a full sweep, whether a worker is at one or not, and note it.
-
-    Raises:
-        BrokerError: Redis failed on the way; nothing is noted.
-    """
+    """Make a full sweep, even if a worker is making one, and record it if it completes."""
     run_id, began = broker.run_ids(), time.monotonic()
     report = full_sweep(broker, go_on=go_on)
     if report.done:
@@ -119,16 +103,15 @@ def sweep_now(broker: Broker, *, go_on: Callable[[int], bool] = lambda checked: 
 
 
 def adopt(broker: Broker, *, go_on: Callable[[int], bool] = lambda checked: True) -> Report:
-    """Take the prefix over for this database, whatever it was before: restored, copied, or moved elsewhere.
+    """Take the prefix over for this database, whatever its former owner: restored, copied or moved databases.
 
-    The layout is written first, then every shard gets another epoch and loses its leases, and the worker that does the
-    upkeep loses that too: so workers of the other database find at their next claim or sweep, within 30 s in any case,
-    that the prefix is not theirs, and end; what they still execute they cannot settle. Then everything is compared:
-    newer generations are forced down, points ahead of the ledger rewound, other members removed. Workers of this
-    database may go on, but what they execute at this moment may be executed a second time.
+    Writes the layout, gives every shard a new epoch without leases, and releases the upkeep lease: workers of the
+    other database end at their next claim or sweep, within 30 s, and cannot settle what they still execute. Then
+    compares everything: newer generations are forced down, points ahead of the ledger rewound, other members removed.
+    What workers of this database execute at that moment may be executed again.
 
     Raises:
-        BrokerError: Redis failed on the way; run it again.
+        BrokerError: Redis failed; run it again.
     """
     store_layout(broker)
     broker.note_sweep(None)

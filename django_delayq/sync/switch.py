@@ -1,22 +1,20 @@
-"""Brings the layout of a new release, or another number of shards, into Redis once no worker uses the former one.
+"""Switches the index in Redis to the layout of a new release, or to other shards, once no worker uses the old one.
 
-Note [Drained, then built anew]
-Nothing is moved while workers run: the database is the truth, and an index of another layout is one that is rebuilt as
-after a flush. A worker whose layout is not the one in place waits, and says for which workers; these end because they
-are restarted, or, where `migrate` has raised the layout, by themselves. What they held comes due again as the ledger
-has it. A lease outlives a worker that was killed, and until it has ended it looks like that of a worker which only does
-not say that it lives. So leases are waited for too, and no point is executed beside its holder.
+Note [A new layout is rebuilt after all older workers end]
+No entry is moved while workers run: an index of another layout is rebuilt as after a flush. A worker with another
+layout waits, and names the workers for which it waits. These end when they are restarted, or by themselves if
+`migrate` has raised the layout; their points come due again. The switch also waits for the leases of killed workers,
+which look like those of workers that do not report. So no point is executed twice at the same time.
 
 Note [Said before it is looked]
-A worker says that it lives before it looks at the layout for the last time. A worker that switches says so in the
-layout before it looks for the last time which workers live. So one of the two sees the other: no worker begins with an
-index that is about to go. A switch that was interrupted leaves `switching` behind, and the next waiting worker goes on.
+A worker reports that it is alive before its last check of the layout. A worker that switches marks the layout before
+its last check for live workers. So one of the two sees the other, and no worker starts with an index that is about to
+be dropped. An interrupted switch leaves `switching` behind, and the next waiting worker continues.
 
-Note [Web processes]
-A process that only mirrors may have another layout than the index. It looks at the layout before a write (of jobs and
-orders once a second), and leaves what it cannot write to the sweeps of the workers, as it does where Redis is away.
-What it writes in the very moment of a switch was committed before the rebuild reads it, so that the rebuild has it too;
-in a wrong shard it is dropped.
+Note [Web processes leave other layouts to the sweeps]
+A process that only mirrors may have another layout than the index. It checks the layout before a write (once per
+second for jobs and other rows), and leaves what it cannot write to the workers' sweeps. A write at the moment of a
+switch is harmless: its row was committed before the rebuild reads the database.
 """
 
 import json
@@ -29,19 +27,20 @@ from .layout import Layout, OtherLayout, check_layout, check_others, check_relea
 
 logger = logging.getLogger("django_delayq.sync")
 
-#: Workers say that they live every 30 s; who was not heard of for three times as long is taken for dead.
+#: Age of the last report after which a worker counts as dead, in seconds. Workers report every 30 s.
 LIVE_SECONDS = 90.0
-#: So many of the workers that are waited for are named.
+#: Maximum workers named in a message.
 NAMES_SHOWN = 5
 
 
 def take_layout(broker: Broker) -> None:
-    """Return once the index has the layout of this process; switch to it where no worker uses another one.
+    """Return once the index has the layout of this process; switch to it if no worker uses another one.
 
-    See Note [Drained, then built anew]. To be called before this worker says that it lives.
+    Call it before this worker reports that it is alive. See Note [A new layout is rebuilt after all older workers
+    end].
 
     Raises:
-        OtherLayout: A worker does; says for which to wait. Call again in a while.
+        OtherLayout: A worker uses another layout; the message names it. Call again later.
         OutdatedRelease, PendingMigrations: See `check_release`.
         ForeignLayout: See `check_layout`.
     """
@@ -60,9 +59,9 @@ def take_layout(broker: Broker) -> None:
 
 
 def _switch(broker: Broker) -> None:
-    """Take the index away and write the layout of this process: workers then find it flushed, and rebuild it."""
+    """Drop the index and write the layout of this process: workers then rebuild it as after a flush."""
     standing, own = checked(broker, broker.layout()), own_layout(broker)
-    if not (difference := standing.differs(own)):  # another worker was faster
+    if not (difference := standing.differs(own)):  # another worker has switched
         return
     broker.write_layout(replace(standing, switching=True).text())
     try:
@@ -77,7 +76,7 @@ def _switch(broker: Broker) -> None:
 
 
 def _check_unused(broker: Broker, standing: Layout) -> None:
-    """Refuse to switch while a worker lives that works by another layout, or leases are left of one that died."""
+    """Refuse to switch while a worker with another layout is alive, or leases of a dead one are left."""
     own = own_layout(broker)
     check_others(broker, standing)
     difference = standing.differs(own)
@@ -92,7 +91,7 @@ def _check_unused(broker: Broker, standing: Layout) -> None:
 
 
 def _find_others(broker: Broker, own: Layout) -> Iterator[str]:
-    """Yield the live workers that work by another layout, or do not say by which."""
+    """Yield the live workers with another or an unknown layout."""
     since_ms = broker.now_ms() - LIVE_SECONDS * 1000
     for name, (beat_ms, details) in broker.workers().items():
         if name != broker.worker and beat_ms >= since_ms:
@@ -105,7 +104,7 @@ def _find_others(broker: Broker, own: Layout) -> Iterator[str]:
 
 
 def _former_shards(standing: Layout, own: Layout) -> list[Shard]:
-    """Return the shards that are not as this process lays them out: those that were, and those that will be."""
+    """Return all shards, old and new, of queues whose layout changes."""
     counts = {
         queue: max(count, own.shards.get(queue, 0))
         for queue, count in (own.shards | standing.shards).items()

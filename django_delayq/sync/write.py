@@ -1,4 +1,4 @@
-"""Writes definitions to Redis: re-read from the primary database, then upserted or removed under their generation."""
+"""Writes definitions to Redis: reads them from the primary database, then upserts or removes their entries."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,13 +11,13 @@ from .read import Wanted, read_wanted
 
 
 def sync(broker: Index, pks: Iterable[int]) -> list[int]:
-    """Mirror these schedules as the database has them now. Deleted ones are left to their tombstones.
+    """Mirror the current definitions of these schedules. Deleted schedules are left to their tombstones.
 
-    Return those of which Redis knows a newer edit: they stay as they are and are not marked as mirrored. Either the
-    newer edit was mirrored meanwhile, or the database is a restored backup; the sweeps find out.
+    Return the schedules of which Redis knows a newer edit. They stay unchanged and are not marked as mirrored: the
+    newer edit was mirrored concurrently, or the database is a restored backup. The sweeps find out.
 
     Raises:
-        BrokerError: Redis cannot be written; what was not reached stays marked as not mirrored.
+        BrokerError: Redis cannot be written; the rest stays marked as not mirrored.
     """
     newer = []
     for page in parts(sorted(set(pks))):
@@ -27,16 +27,13 @@ def sync(broker: Index, pks: Iterable[int]) -> list[int]:
 
 
 def write_wanted(broker: Index, wanted: Sequence[Wanted], *, reset: bool = False) -> list[int]:
-    """Upsert or remove, each in one round trip per shard; `reset` as in upsert.lua.
+    """Upsert or remove entries, in one round trip each per shard; `reset` as in upsert.lua.
 
-    Return the schedules of which Redis knows a newer edit.
-
-    A schedule that was moved enters its new shard only after it has left the old one: while it is leased there, it is
-    left out here and stays marked as not mirrored, and the next sweep tries again. Otherwise its point would be run in
-    both shards.
+    Return the schedules of which Redis knows a newer edit. A schedule that moves to another shard while it is leased
+    is skipped, and stays marked as not mirrored until a later sweep: otherwise its point would run in both shards.
 
     Raises:
-        BrokerError: Redis cannot be written; some may have been written.
+        BrokerError: Redis cannot be written; some entries may have been.
     """
     held = remove_tombstones(broker, {item.member for item in wanted}) if wanted else set()
     if held:
@@ -55,20 +52,17 @@ def write_wanted(broker: Index, wanted: Sequence[Wanted], *, reset: bool = False
 
 
 def remove_whole(broker: Index, shard: Shard, members: Sequence[str]) -> list[str]:
-    """Take members out of a shard, whatever is known there of them; return those that have left it.
-
-    What is under a live lease stays.
-    """
+    """Remove members from a shard, whatever their generation; return those removed. Live leases stay."""
     replies = broker.remove(shard, [(member, EXACT, "") for member in members], gone=True)
     return [member for member, reply in zip(members, replies, strict=True) if reply != "LEASED"]
 
 
 def remove_tombstones(broker: Index, members: set[str] | None = None) -> set[str]:
-    """Let Redis follow deletions and moves, of these members or the oldest; return those that are still leased."""
+    """Mirror deletions and moves, of these members or the oldest; return members that are still leased."""
     rows = Tombstone._base_manager.using(ledger.database()).order_by("pk")
     stones = list(rows[:PAGE])
     if members is not None:
-        # There are few as a rule: asking for these members by name costs more than looking at all.
+        # Usually there are few: filtering by member in the query costs more than reading all.
         if len(stones) == PAGE:
             stones = list(rows.filter(member__in=members))
         stones = [stone for stone in stones if stone.member in members]
@@ -76,17 +70,13 @@ def remove_tombstones(broker: Index, members: set[str] | None = None) -> set[str
 
 
 def remove_oldest(broker: Index) -> int:
-    """Let Redis follow the oldest deletions and moves; return how many are done, by whomever.
-
-    See `pages.py`, Note [In any order].
-    """
+    """Mirror the oldest deletions and moves; return how many are done, by any worker."""
     rows = Tombstone._base_manager.using(ledger.database()).order_by("pk")
     pages = shuffled(rows.values_list("pk", flat=True)[: PAGES * PAGE])
     return sum(len(page) - len(_remove(broker, list(rows.filter(pk__in=page)))) for page in pages)
 
 
 def _remove(broker: Index, stones: Sequence[Tombstone]) -> set[str]:
-    """Follow these; return the members that are still leased."""
     held: set[str] = set()
     done: list[int] = []
     for shard, group in grouped(stones, lambda stone: broker.shard_of(stone.member, stone.queue)).items():
@@ -104,7 +94,7 @@ def _remove(broker: Index, stones: Sequence[Tombstone]) -> set[str]:
 
 
 def _note_mirrored(seen: dict[int, int]) -> None:
-    """Note that Redis has these generations of schedules. A row that moved on meanwhile, or is locked, stays marked."""
+    """Record that Redis has these generations. Rows that are locked or were edited since stay marked."""
     if not seen:
         return
     using = ledger.database()

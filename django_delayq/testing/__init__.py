@@ -1,6 +1,6 @@
-"""For the tests of projects that use this package: schedules and jobs, without Redis, workers and waiting.
+"""For tests of projects that use this package: schedules and jobs without Redis, workers or waiting.
 
-`Runner` is all of it; `django_delayq.testing.plugin` has it as a pytest fixture.
+`Runner` is the entry point; `django_delayq.testing.plugin` provides it as a pytest fixture.
 """
 
 from .assertions import next_points

@@ -1,4 +1,4 @@
-"""What a test may say of schedules and jobs. Each failure shows what there is instead."""
+"""Assertions about schedules and jobs. Each failure message lists what exists instead."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from .bench import Bench
     from .following import Following
 
-#: So many of a kind are listed in a message.
+#: Maximum items listed in a message.
 SHOWN = 10
 
 
 def next_points(schedule: Schedule | Recurrence, n: int = 5, after: datetime | None = None) -> list[datetime]:
-    """Return the first `n` due points to come, after an instant or after now; fewer where it ends before.
+    """Return the next `n` due points after an instant, by default now; fewer if the recurrence ends.
 
-    Of a schedule, those that are not decided yet; its database row is read. A recurrence needs `after`.
+    For a schedule, reads its row and returns the points that are not decided yet. A recurrence needs `after`.
 
     Raises:
-        ValueError: `after` is naive, or missing.
+        ValueError: `after` is naive, or missing for a recurrence.
     """
     if isinstance(schedule, Schedule):
         fresh = ledger.find_schedule(schedule.pk) or schedule
@@ -44,7 +44,7 @@ def next_points(schedule: Schedule | Recurrence, n: int = 5, after: datetime | N
 
 
 class Assertions:
-    """Part of `Runner`."""
+    """The assertions of `Runner`."""
 
     bench: "Bench"
     following: "Following"
@@ -59,12 +59,12 @@ class Assertions:
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> Schedule:
-        """Check that an enabled schedule of this name, or for this task, will run; return it.
+        """Check that an enabled schedule with this name or task will run, and return it.
 
-        `at`: its next due point; `args`, `kwargs`: what the task is called with. Not given: anything.
+        `at`: its next due point. `args`, `kwargs`: the task's arguments. None matches anything.
 
         Raises:
-            AssertionError: There is none; shows those that there are.
+            AssertionError: There is none; the message lists the schedules that exist.
         """
         what = name_or_task if isinstance(name_or_task, str) else name_or_task.module_path
         rows = list(Schedule._base_manager.using(ledger.database()).select_related("state").order_by("name"))
@@ -80,11 +80,7 @@ class Assertions:
         raise AssertionError(f"{what!r} is not scheduled{wanted}. {_listed('There is', map(_schedule, named))}")
 
     def assert_not_scheduled(self, name_or_task: str | AnyTask) -> None:
-        """Check that no schedule of this name, or for this task, will run.
-
-        Raises:
-            AssertionError: One will; shows it.
-        """
+        """Check that no schedule with this name or task will run; the AssertionError shows one that will."""
         try:
             row = self.assert_scheduled(name_or_task)
         except AssertionError:
@@ -95,10 +91,7 @@ class Assertions:
 
     @property
     def enqueued(self) -> list[AnyResult]:
-        """Every job of the test's database, in the order of their enqueueing, with what became of it.
-
-        A job whose row was deleted with its outcome (`result_ttl` 0) is not among them.
-        """
+        """The results of all jobs, in order of enqueueing, except jobs deleted with their outcome (`result_ttl` 0)."""
         rows = Run._base_manager.using(ledger.database()).filter(origin=Origin.JOB).order_by("pk")
         return [_result(row) for row in rows]
 
@@ -111,13 +104,12 @@ class Assertions:
         run_after: datetime | None = None,
         count: int | None = None,
     ) -> list[AnyResult]:
-        """Check that jobs of this task were enqueued; return their results.
+        """Check that jobs of this task were enqueued, and return their results.
 
-        `args`, `kwargs`, `run_after`: as they were enqueued; not given: anything. `count`: exactly so many, 0 for none;
-        not given: at least one.
+        `args`, `kwargs`, `run_after`: as enqueued; None matches anything. `count`: exact number; None: at least one.
 
         Raises:
-            AssertionError: There are others; shows the jobs of this task, or of all.
+            AssertionError: The number differs; the message lists the jobs of this task, or all jobs.
         """
         path = task if isinstance(task, str) else task.module_path
         everything = self.enqueued
@@ -140,14 +132,14 @@ def _result(row: Run) -> AnyResult:
 
 
 def _called_with(item: Schedule | AnyResult, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bool:
-    """Say whether these are its arguments, as JSON holds them; None: any."""
+    """Compare the arguments as JSON; None matches anything."""
     return (args is None or normalize_json(list(args)) == item.args) and (
         kwargs is None or normalize_json(dict(kwargs)) == item.kwargs
     )
 
 
 def _same(one: datetime, other: datetime | None) -> bool:
-    """Compare two instants in whole ms; naive ones are local."""
+    """Compare two instants in whole ms; naive ones are local time."""
     return other is not None and to_ms(moment(one)) == to_ms(moment(other))
 
 

@@ -1,10 +1,8 @@
-"""The parts of a real worker, without its loop, its threads and its servers: executes one thing when it is told to.
+"""Parts of a real worker, without its loop, threads and servers: executes one step at a time. The index is in memory.
 
-Real are `judge`, the dispatcher, the executions, the ledger and the recorders. In memory is what Redis keeps.
-
-Note [Side by side]
-What takes its time (`lasting.py`) is called at its beginning and recorded at its end. In between the clock goes back,
-and everything else has its turn, as in a worker with enough threads.
+Note [Timed executions overlap]
+A task with a duration (`lasting.py`) is called at its start and recorded at its end. In between the clock is set back
+and all other work runs, as in a worker with enough threads.
 """
 
 import queue
@@ -32,12 +30,12 @@ from .committing import as_committed
 from .index import MemoryIndex
 from .lasting import lasting
 
-#: No lease of a bench ends: seconds, by the monotonic clock.
+#: Seconds by the monotonic clock: leases of a bench do not end.
 FOREVER = 1e12
 
 
 class Hand(Slots):
-    """In place of the slots: keeps what was submitted, for the bench to call."""
+    """Replaces the slots: keeps submitted executions for the bench to call."""
 
     def __init__(self) -> None:
         super().__init__(0, lambda held: True, lambda held: None)
@@ -52,7 +50,7 @@ class Hand(Slots):
 
 
 class Loud(Trouble):
-    """In a test, what fails shall be seen."""
+    """Raises errors, so that the test fails."""
 
     def redis_failed(self, error: BrokerError, shard: Shard | None = None) -> None:
         raise error
@@ -68,7 +66,7 @@ class Bench:
         self.clock, self.index = clock, index
         config = index.config
         self._given_up: queue.SimpleQueue[Held] = queue.SimpleQueue()
-        # A test's connections are its own, and in its transaction: nobody closes them.
+        # The connections belong to the test and its transaction, so `forget` does not close them.
         self.timeouts = Timeouts(
             grace_seconds=config.timeout_grace_seconds, give_up=give_up, overdue=self._given_up.put, forget=lambda: None
         )
@@ -79,22 +77,22 @@ class Bench:
         keeper = LeaseKeeper(self.trip.renew, lease_seconds=FOREVER, batch_size=config.batch_size)
         self.recorder = Recorder(self.trip, keeper, trouble, timers)
         self.dispatcher = Dispatcher(self.recorder, self.hand, Controls(config), max_reclaims=config.max_reclaims)
-        #: How long tasks take, by their paths.
+        #: Durations of tasks, by path.
         self.durations: dict[str, timedelta] = {}
-        #: What has begun and not ended by the frozen clock, soonest first: ms of its end, a number, and itself.
+        #: Executions not ended by the frozen clock, soonest first: end in ms, sequence number, execution.
         self.under_way: list[tuple[int, int, Held]] = []
         self._numbers = count()
 
     # -- one step
 
     def next_ms(self) -> int | None:
-        """Return when there is something to do, which may have passed; None for never."""
+        """Return the time of the next step in ms, possibly in the past; None if there is no step."""
         found = [end_ms for end_ms, _, _ in self.under_way[:1]]
         found += [first[0]] if (first := self.index.first()) is not None else []
         return min(found, default=None)
 
     def step(self) -> None:
-        """Do one thing that is due by the clock: end what ends, or else begin what comes first."""
+        """Do one due step: end an execution that is over, or else begin the first one that is due."""
         now_ms = self.clock.now_ms
         if self.under_way and self.under_way[0][0] <= now_ms:
             self._end(self.under_way.pop(0)[-1])
@@ -118,18 +116,18 @@ class Bench:
         assert held.task is not None  # noqa: S101 - it was submitted
         duration = self.durations.get(held.task.module_path)
         limit = None if held.limit is None else timedelta(seconds=held.limit)
-        if duration:  # its row says that it runs, as in a worker after a second
+        if duration:  # store that it runs, as a worker does after a second
             self.trip.show([held])
         with as_committed(), lasting(held.task, duration, limit, self.clock):
             concluded = copy_context().run(execute, held, self.timeouts, self.index.config.max_result_bytes)
-        if not concluded:  # by the watching thread, which is about to tell
+        if not concluded:  # but by the watching thread, which reports it
             self._given_up.get()
         if self.clock.now_ms <= began_ms:
             self._end(held)
             return
         self.under_way.append((self.clock.now_ms, next(self._numbers), held))
         self.under_way.sort()
-        self.clock.set(began_ms)  # see Note [Side by side]
+        self.clock.set(began_ms)  # see Note [Timed executions overlap]
 
     def _end(self, held: Held) -> None:
         self.recorder.add([held])

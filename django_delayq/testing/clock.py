@@ -1,11 +1,11 @@
-"""A clock that stands still until it is moved, in place of the real one. Knows no schedule and no job.
+"""A clock that stands still until it is moved. Independent of schedules and jobs.
 
-Note [What is frozen]
-`django.utils.timezone.now()`, however it was imported, and all that Django makes of it (`localtime()`, `localdate()`,
-`auto_now`, sessions, signatures' own clock excepted), and every module of this package. Python's own `datetime.now()`,
-`date.today()` and `time.time()` and the database's `Now()` go on: replacing them for a whole process is what packages
-such as time-machine and freezegun are for. `FrozenClock.followers` are told each instant, so that these can be moved
-along. The monotonic clock is never touched: timeouts are counted by it.
+Note [Only Django's time and this package are frozen]
+Frozen are `django.utils.timezone.now()`, however it was imported, what Django derives from it (`localtime()`,
+`localdate()`, `auto_now`, sessions, but not signatures), and every module of this package. Python's own
+`datetime.now()`, `date.today()` and `time.time()` and the database's `Now()` are not: use a package such as
+time-machine or freezegun for these. `FrozenClock.followers` are called with each instant, to move such a package's
+clock too. The monotonic clock is never changed, because timeouts use it.
 """
 
 import sys
@@ -19,15 +19,15 @@ from django.utils import timezone
 from ..exceptions import DelayQError
 from ..recurrence import from_ms, to_ms
 
-#: Whose `datetime` and `time` are replaced.
+#: Modules whose `datetime` and `time` are replaced.
 MODULES = ("django_delayq.", "django.utils.timezone.")
-#: What lives by the real clock all the same.
+#: Modules that keep the real clock.
 EXCEPT = ("django_delayq.testing.", "django_delayq.embedded.")
 DATETIME = datetime
 
 
 class Frozen:
-    """A class or a module in every respect, but for what asks for the time."""
+    """A proxy of a class or module that replaces only the functions that return the time."""
 
     def __init__(self, real: Any, **instead: Any) -> None:
         self._real = real
@@ -44,14 +44,10 @@ class Frozen:
 
 
 class FrozenClock:
-    """Whole ms since the epoch. See Note [What is frozen]."""
+    """The frozen time, in whole ms since the epoch. See Note [Only Django's time and this package are frozen]."""
 
     def __init__(self, now: datetime | None) -> None:
-        """Take the first instant, by default the real one.
-
-        Raises:
-            ValueError: It is naive.
-        """
+        """Start at `now`, by default the real time. Raises ValueError if it is naive."""
         self.now_ms = to_ms(now if now is not None else datetime.now(UTC))
         self.followers: list[Callable[[datetime], object]] = []
         self._replaced: list[tuple[dict[str, Any], str, Any]] = []
@@ -73,11 +69,7 @@ class FrozenClock:
         self.set(self.now_ms + duration // timedelta(milliseconds=1))
 
     def freeze(self) -> None:
-        """Put this clock in place of the real one, or of what another package has put there.
-
-        Raises:
-            DelayQError: A clock of this kind is there already.
-        """
+        """Replace the real clock, or that of another package. Raises DelayQError if another frozen clock is active."""
         if isinstance(vars(timezone)["datetime"], Frozen):
             raise DelayQError("A Runner is active already: use that one, or end it first.")
         seconds, nanoseconds = (lambda: self.now_ms / 1000), (lambda: self.now_ms * 1_000_000)
@@ -96,7 +88,7 @@ class FrozenClock:
                     names[name] = replacement
 
     def thaw(self) -> None:
-        """Put the real one back."""
+        """Restore the replaced clock."""
         while self._replaced:
             names, name, real = self._replaced.pop()
             names[name] = real

@@ -1,10 +1,10 @@
-"""Lets a task run in a test's transaction as if it were outside of one. Knows no task.
+"""Lets a task run in a test's transaction as if it were outside of one. Independent of tasks.
 
-Note [In a test's transaction]
-A worker calls a task outside of any transaction: what it writes stays, a failed query spoils nothing but itself, and
-`on_commit` callbacks run. Django's `TestCase` and pytest-django's `db` wrap the whole test in a transaction that never
-commits. So each call gets a savepoint, which is only rolled back where the transaction was broken, and the callbacks
-that it left waiting are called after it. Where there is no transaction, nothing is done.
+Note [Each call has a savepoint]
+A worker calls a task outside of any transaction: writes are permanent, a failed query affects only itself, and
+`on_commit` callbacks run. Django's `TestCase` and pytest-django's `db` wrap a test in a transaction that never commits.
+So each call has a savepoint, which is rolled back only if the transaction was broken, and its pending callbacks are
+called afterwards. Outside of a transaction, nothing is done.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 @contextmanager
 def as_committed() -> Iterator[None]:
-    """See Note [In a test's transaction]."""
+    """Emulate autocommit. See Note [Each call has a savepoint]."""
     marks = [
         (connection, connection.savepoint(), len(connection.run_on_commit))
         for connection in connections.all(initialized_only=True)

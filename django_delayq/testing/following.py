@@ -1,4 +1,4 @@
-"""Keeps the bench's index in step with the database, as the mirror keeps Redis. Holds no rule of its own."""
+"""Keeps the bench's index in sync with the database, as the mirror does for Redis. Has no rules of its own."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from .index import MemoryIndex
 
 
 class Following:
-    """From `connect` to `disconnect`, writes of this process are followed at once, all others by `everything`."""
+    """Tracks writes of this process from `connect` to `disconnect`; `everything` finds all others."""
 
     def __init__(self, index: MemoryIndex) -> None:
         self.index = index
@@ -40,20 +40,20 @@ class Following:
         self._changed.update(pks)
 
     def everything(self) -> None:
-        """Compare all schedules: one may have been rolled back, or written by SQL."""
+        """Compare all schedules: an edit may have been rolled back, or made by SQL."""
         self._changed.clear()
         sync.sync(self.index, Schedule._base_manager.using(ledger.database()).values_list("pk", flat=True))
         self._rows()
 
     def go_on(self) -> None:
-        """Follow what was written since the last call."""
+        """Apply the writes since the last call."""
         if self._changed:
             changed, self._changed = self._changed, set()
             sync.sync(self.index, changed)
         self._rows()
 
     def _rows(self) -> None:
-        """Put orders and jobs there that are not, and move those that were moved: a `TestCase` never commits."""
+        """Add missing runs and jobs, and move jobs that were moved: a `TestCase` never commits."""
         for page in ledger.open_pages(PAGE):
             sync.put_runs(self.index, page)
             for run in page:

@@ -1,6 +1,6 @@
-"""The index in memory: what `Broker` keeps in Redis, by the same rules as its scripts, for one worker in a test.
+"""The index in memory, by the same rules as the scripts of `Broker`, for one worker in a test.
 
-The tests of the scripts hold the two against each other. Not here: lost replies, leases that end, and limits.
+The tests of the scripts compare both. Not emulated: lost replies, expiring leases, and limits.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from ..ledger.rows import AnyRun
 from ..recurrence import to_ms
 from ..recurrence.point import utcnow
 
-#: One step of priority is worth so many ms of waiting, as in the scripts.
+#: Milliseconds of waiting that one step of priority is worth, as in the scripts.
 STEP_MS = 60_000
 Key = tuple[Shard, str]
 
 
 @dataclass(slots=True, kw_only=True)
 class Standing:
-    """One member. It waits until `wake_ms`, which is the end of its lease while it has a `holder`."""
+    """One member. It waits until `wake_ms`, which is the end of the lease while it has a `holder`."""
 
     wake_ms: int
     point_ms: int
@@ -34,7 +34,7 @@ class Standing:
 
 
 class MemoryIndex(Broker):
-    """An `Index` for a single process: one shard per queue, no layout. Whatever else would ask Redis is refused."""
+    """An index for a single process: one shard per queue, no layout. Raises if Redis would be queried."""
 
     def __init__(self, worker: str = "-") -> None:
         super().__init__(timeout_seconds=0, worker=worker, client=object())
@@ -57,7 +57,7 @@ class MemoryIndex(Broker):
     # -- what a worker does
 
     def free(self) -> list[Key]:
-        """Return what no worker has, in the order of their turns: what is due first, of equal ones what came first."""
+        """Return members without a holder: due ones by wake time and priority, then the others; ties by insertion."""
         return sorted((key for key, item in self.members.items() if not item.holder), key=self._turn)
 
     def _turn(self, key: Key) -> tuple[int, int, int]:
@@ -67,11 +67,11 @@ class MemoryIndex(Broker):
         return 0, item.wake_ms - item.priority * STEP_MS, 0
 
     def first(self) -> tuple[int, Shard] | None:
-        """Return when the first one of those comes due, and where."""
+        """Return the wake time in ms and the shard of the first free member, or None."""
         return next(((self.members[key].wake_ms, key[0]) for key in self.free()), None)
 
     def point_ms(self, run: AnyRun) -> int | None:
-        """Return for when a row waits, None where it does not."""
+        """Return the due point in ms of a waiting row, None if it does not wait."""
         standing = self.members.get((self.shard_of("", run.queue), member_of_run(run)))
         return None if standing is None or standing.holder else standing.point_ms
 
@@ -86,7 +86,7 @@ class MemoryIndex(Broker):
         return Claim(now_ms, None, "memory", fence, f"{fence} {self.worker}", tuple(entries))
 
     def _shared(self, shard: Shard, limit: int, request: int) -> list[Key]:
-        """Return what is due, points and jobs by turns: as Note [Lanes] of the scripts has it."""
+        """Return due members, alternating points and jobs; see Note [Lanes] of the scripts."""
         due = [key for key in self.free() if key[0] == shard and self.members[key].wake_ms <= self.now_ms()]
         lanes = [[key for key in due if key[1].startswith("j") is jobs] for jobs in (False, True)]
         most = min(len(lanes[0]), max((limit + request % 2) // 2, limit - len(lanes[1])))

@@ -1,4 +1,4 @@
-"""Lets a task take a given time by the frozen clock. Changes the task only while it is called."""
+"""Lets a task take a given time by the frozen clock. Changes the task only during the call."""
 
 import functools
 from collections.abc import Iterator
@@ -15,10 +15,7 @@ from .clock import FrozenClock
 
 @contextmanager
 def lasting(task: AnyTask, duration: timedelta | None, limit: timedelta | None, clock: FrozenClock) -> Iterator[None]:
-    """Move the clock on when the task ends. Where it would take longer than `limit`, it is stopped by it instead.
-
-    What is stopped is not called at all: nobody can say how far it would have come.
-    """
+    """Advance the clock when the task ends. If `duration` exceeds `limit`, raise TaskTimeout instead of calling it."""
     if duration is None:
         yield
         return

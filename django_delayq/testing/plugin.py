@@ -1,5 +1,5 @@
-"""The pytest fixture `delayq`. Only for those who ask for it: `pytest_plugins = ["django_delayq.testing.plugin"]` in
-the uppermost conftest.py, or `from django_delayq.testing.plugin import delayq` in any other. Needs pytest-django.
+"""The pytest fixture `delayq`; needs pytest-django. Enable it with `pytest_plugins = ["django_delayq.testing.plugin"]`
+in the top-level conftest.py, or with `from django_delayq.testing.plugin import delayq` in another one.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def delayq(db: Any) -> Iterator["Runner"]:
     """A `django_delayq.testing.Runner`, with access to the database."""
-    from .runner import Runner  # when Django is ready
+    from .runner import Runner  # Django must be ready
 
     with Runner() as runner:
         yield runner

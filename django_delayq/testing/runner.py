@@ -1,4 +1,4 @@
-"""Runs what is due in a test: in its thread, at instants that it chooses, without Redis and without workers."""
+"""Runs due work in a test: in its thread, at chosen instants, without Redis or workers."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,26 +20,21 @@ from .clock import FrozenClock
 from .following import Following
 from .index import MemoryIndex
 
-#: So many executions and outcomes are taken for a task that enqueues itself for ever.
+#: Maximum steps; more are assumed to be a task that enqueues itself forever.
 MOST = 10_000
 
 
 class Runner(Assertions):
-    """A worker in a test, from `with Runner() as delayq:` to the end of the block.
+    """A worker in a test, for the block `with Runner() as delayq:`.
 
-    Meanwhile the clock stands still (`clock.py`, Note [What is frozen]), nothing touches Redis, and nothing runs but
-    within `run_due`. Schedules, states, runs and jobs are in the test's database; what the test had enqueued before is
-    there from the beginning, and what it enqueues in a transaction that is not committed runs too. Real are: the
-    policies, retries, the ledger with its rows, results, signals and errors. Not played: several workers, their deaths,
-    leases, and the loss of a server's data.
+    In the block, the clock stands still (`clock.py`, Note [Only Django's time and this package are frozen]), Redis is
+    not used, and work runs only in `run_due`. Schedules, states, runs and jobs are in the test's database. Jobs that
+    were enqueued before the block, or in a transaction that is not committed, run too. Policies, retries, the ledger,
+    results, signals and errors are real. Not emulated: several workers, their deaths, leases, and loss of data.
     """
 
     def __init__(self, now: datetime | None = None) -> None:
-        """`now`: the first instant, by default the real one.
-
-        Raises:
-            ValueError: It is naive, in a project with time zones.
-        """
+        """`now`: the first instant, by default the real time. Raises ValueError if it is naive while USE_TZ is on."""
         self.clock = FrozenClock(None if now is None else _aware(now))
         self._stack = ExitStack()
         self._running = False
@@ -76,16 +71,16 @@ class Runner(Assertions):
 
     @property
     def now(self) -> datetime:
-        """The instant at which the clock stands, aware, in UTC."""
+        """The frozen instant, aware, in UTC."""
         return self.clock.now
 
     def follow(self, move_to: Callable[[datetime], object]) -> None:
-        """Tell this function each instant: `move_to` of a time-machine traveller or of a frozen freezegun."""
+        """Call a function with each instant, such as `move_to` of time-machine or freezegun."""
         self.clock.followers.append(move_to)
         move_to(self.now)
 
     def start_at(self, when: datetime) -> None:
-        """Set the clock anywhere, also back; before anything was run, moved or enqueued.
+        """Set the clock to any instant, also in the past, before work was run, moved or enqueued.
 
         Raises:
             ValueError: It is too late for that, or `when` is naive.
@@ -95,19 +90,19 @@ class Runner(Assertions):
         self.clock.set(to_ms(_aware(when)))
 
     def move_to(self, when: datetime | timedelta) -> None:
-        """Let the time pass without any worker: what falls due meanwhile is late. A timedelta counts from now.
+        """Advance the clock as if no worker ran, so that due work becomes late. A timedelta counts from now.
 
         Raises:
-            ValueError: It lies before now, or is naive.
+            ValueError: `when` is in the past, or naive.
         """
         self.clock.set(self._later(when, "move_to"))
         self._moved = True
 
     def takes(self, task: AnyTask | str, duration: timedelta) -> None:
-        """Let each execution of a task take so long by the frozen clock, from now on.
+        """Set how long each further execution of a task takes by the frozen clock.
 
-        It is called at its beginning; its outcome stands, and its schedule is busy, until its end. Where that is longer
-        than its timeout, it ends by `TaskTimeout` instead of being called.
+        The task is called at the start; its schedule is busy until the end, when the outcome is recorded. If `duration`
+        exceeds the timeout, the task is not called and ends with `TaskTimeout`.
 
         Raises:
             UnknownTask: No installed app has a task of this path.
@@ -118,15 +113,15 @@ class Runner(Assertions):
     # -- work
 
     def run_due(self, now: datetime | timedelta | None = None, *, most: int = MOST) -> list[Run]:
-        """Run all that is due up to `now`, in order of due time, the clock standing at each of them; then at `now`.
+        """Run all work due up to `now`, in order of due time. The clock is set to each due time, and finally to `now`.
 
-        A timedelta counts from the present instant, None is that instant. What is late already (after `move_to`) is
-        judged as late. Returns the runs whose outcome was recorded, skipped ones too, in that order; retries that are
-        still to come, and jobs, are not among them: see `enqueued`. What a task raises is in its run or result.
+        A timedelta counts from the current instant; None is that instant. Work that `move_to` made late is handled as
+        late. Returns the runs whose outcome was recorded, including skipped ones, in that order, but no pending
+        retries, and no jobs: see `enqueued`. An exception in a task is in its run or result.
 
         Raises:
-            ValueError: `now` lies before the present instant, or is naive.
-            DelayQError: More than `most` steps, or a task calls this.
+            ValueError: `now` is in the past, or naive.
+            DelayQError: There are more than `most` steps, or a task calls this.
         """
         until_ms = self._later(now, "run_due")
         if self._running:
@@ -167,11 +162,7 @@ class Runner(Assertions):
 
 
 def _aware(when: datetime) -> datetime:
-    """Return an instant in UTC; a naive one is local time where the project has no time zones.
-
-    Raises:
-        ValueError: A naive one in a project with time zones.
-    """
+    """Return an instant in UTC. A naive one is local time, and a ValueError while USE_TZ is on."""
     if timezone.is_naive(when):
         if conf.use_tz():
             raise ValueError(f"{when!r} is naive. Add the time zone, as in datetime(…, tzinfo=UTC).")

@@ -1,1 +1,1 @@
-"""What `manage.py delayq_worker` runs: claim, judge, execute, record, settle. Any number of equal workers."""
+"""The worker behind `manage.py delayq_worker`: claim, judge, execute, record, settle. All workers are equal."""

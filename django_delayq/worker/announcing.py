@@ -1,9 +1,9 @@
-"""Tells the log, the receivers of signals and the counters what becomes of due points. Writes nothing.
+"""Reports outcomes to the log, to the receivers of signals and to the counters. Writes nothing.
 
-Note [The contract]
-What Django documents of a backend: `task_started` is sent before the call, `task_finished` after the last attempt and,
-where that failed, inside the exception's handler; a return value that is no JSON is a failure of the task. Receivers
-of `task_finished` but Django's own are called once the outcome is recorded.
+Note [Django's contract for backends]
+Django documents for backends: `task_started` is sent before the call; `task_finished` after the last attempt and, if
+that failed, inside the exception's handler; a return value that is not JSON fails the task. Receivers of
+`task_finished` other than Django's own are called once the outcome is recorded.
 """
 
 import logging
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 
 def vars_of(call: Any) -> dict[str, Any]:
-    """Return the arguments of a call, as a row keeps them."""
+    """Return the arguments of a call, in the form that a row stores."""
     return {"args": call.args, "kwargs": call.kwargs}
 
 
 def begin_job(held: "Held", task: AnyTask) -> AnyResult:
-    """Tell Django's receivers that an attempt begins; return its result as it stands."""
+    """Send `task_started` for a new attempt; return its result."""
     result, call = running_job(held, task), held.outcome.call
     owner: Any = call.owner if isinstance(call, Call) else None
     side_channels.send(task_started, "task_started", cut=BaseException, sender=type(owner), task_result=result)
@@ -60,9 +60,9 @@ def running_job(held: "Held", task: AnyTask) -> AnyResult:
 
 
 def end_job(held: "Held", result: AnyResult) -> None:
-    """Have `task_finished` be sent once the end is recorded, in this context; at once where only Django receives it.
+    """Prepare `task_finished` for after the record, in this context; send it now if only Django receives it.
 
-    Django's own receiver logs, and nothing more. An attempt that is followed by another one is no end.
+    Django's own receiver only logs. An attempt that will be retried sends nothing.
     """
     run = held.outcome.run
     if run.status in OPEN:
@@ -77,7 +77,7 @@ def end_job(held: "Held", result: AnyResult) -> None:
     if len(task_finished.receivers) > 1:
         held.after = partial(copy_context().run, _send_finished, held, result, error)
         return
-    token = EXECUTING.set(held)  # whose labels the line of Django's receiver has, whatever the thread
+    token = EXECUTING.set(held)  # adds its labels to the log record of Django's receiver, in any thread
     try:
         _send_finished(held, result, error)
     finally:
@@ -97,7 +97,7 @@ def _send_finished(held: "Held", result: Any, error: BaseException | None) -> No
 
 
 def close_job(held: "Held") -> None:
-    """Fill in what the end of a job frees and how long it is kept. Does nothing for a schedule's run."""
+    """Release the unique key of a job that ended and set its expiry. Does nothing for a schedule's run."""
     run, call = held.outcome.run, held.outcome.job
     if call is None or run.finished_at is None:
         return
@@ -115,16 +115,16 @@ LEVELS: dict[str, int] = {
 }
 
 
-#: What had an execution. Its wait is counted with the first attempt only.
+#: Statuses that follow an execution.
 EXECUTED = frozenset(("succeeded", "failed", "retrying"))
 
 
-#: A ping is no part of the outcome.
+#: A failed ping does not change the outcome.
 PINGS = Guard("A ping", BaseException)
 
 
 def announce(outcome: Outcome, counted: Counts) -> Callable[[], None]:
-    """Count and log a recorded row, and have it pinged; return the call of its signal's receivers, to be made later."""
+    """Count, log and ping a recorded row; return the call of its signal's receivers, to be made later."""
     run = outcome.run
     if run.status == Status.QUEUED:
         return nothing
@@ -150,7 +150,7 @@ def nothing() -> None:
 
 
 def _count(outcome: Outcome, counted: Counts) -> None:
-    """A stretch of unknown length counts as one point."""
+    """Count an outcome; a stretch of unknown length counts as one point, a wait only with the first attempt."""
     run = outcome.run
     key = "jobs" if outcome.schedule is None else "points", run.queue, run.task
     if run.status in EXECUTED and run.attempt:
@@ -170,23 +170,23 @@ def _count(outcome: Outcome, counted: Counts) -> None:
 
 
 def send_signal(signal: Signal, name: str, run: RunRow, schedule: ScheduleRow) -> None:
-    """Send one of the public signals of runs; instances are made where somebody receives it only."""
+    """Send a public signal of runs; model instances are created only if it has receivers."""
     if signal.has_listeners(Schedule):
         values = {"run": ledger.as_run(run), "schedule": ledger.as_schedule(schedule)}
         side_channels.send(signal, name, cut=BaseException, sender=Schedule, **values)
 
 
 def ping(run: RunRow, schedule: ScheduleRow, what: str, body: str = "") -> None:
-    """See `pings.ping`. A backfill says nothing of how its schedule stands now."""
+    """Ping the schedule's URL, but not for a backfill, which does not show the schedule's current state."""
     if schedule.ping_url and run.origin != Origin.BACKFILL:
         with PINGS:
             pings.ping(schedule.ping_url, what, idempotency_key(run), body)
 
 
 def log_run(outcome: Outcome) -> None:
-    """Log what became of a due point, with the exception where it failed.
+    """Log an outcome, with its exception if it failed.
 
-    The message is the same for all points of a schedule that end alike: so tools group them.
+    The message is the same for all points of a schedule with the same outcome, so that tools can group them.
     """
     run = outcome.run
     level = LEVELS.get(run.status, logging.INFO)
@@ -202,10 +202,10 @@ def log_ended(
     level: int, message: str, args: tuple[Any, ...], extra: dict[str, Any], error: BaseException | None = None,
     text: str = "",
 ) -> None:  # fmt: skip
-    """Log an outcome; a failed one with the exception, and with this text of it, without secrets, for all formatters.
+    """Log an outcome; a failed one with its exception and with `text`, without secrets, for all formatters.
 
-    Whoever formats the exception itself, as Sentry does, has its message as the task worded it. The record does not say
-    from where it was logged: to look for that takes a fifth of the time.
+    A handler that formats the exception itself, such as Sentry's, gets the task's original message. The record has no
+    caller's location: finding it takes a fifth of the time.
     """
     if not logger.isEnabledFor(level):
         return
@@ -216,7 +216,7 @@ def log_ended(
 
 
 def idempotency_key(run: AnyRun) -> str:
-    """Return the text that is the same for every execution of a due point or a job, and for no other."""
+    """Return a text that is the same for all executions of a due point or a job, and unique to it."""
     return run.result_id or f"{run.schedule_id}:{run.origin}:{to_ms(run.due_at)}"
 
 
@@ -229,7 +229,7 @@ def labels_of(run: RunRow) -> dict[str, str | int]:
 
 
 def run_event(run: RunRow) -> dict[str, Any]:
-    """Return an outcome as flat JSON values; instants in ISO 8601 UTC, durations in ms."""
+    """Return an outcome as flat JSON values; times in ISO 8601 UTC, durations in ms."""
     event: dict[str, Any] = {
         "event": str(run.status),
         **({"job": run.result_id} if run.is_job else {"schedule": run.schedule_name}),

@@ -1,24 +1,20 @@
-"""Calls the task of an entry, or hands it over, and fills in what becomes of its row. Writes nothing of ours anywhere.
+"""Calls the task of an entry, or hands it over, and fills in the outcome. Writes nothing to the database or Redis.
 
 Note [Accepted]
-A point is handed over when the backend's `enqueue` has returned: only then it is recorded as succeeded and settled.
-What becomes of the task afterwards is that backend's to tell; for the schedule's overlap, `every_from = finish` and
-`max_runs` the point has ended. A result that says at once that it has failed was not accepted: so Django's
-ImmediateBackend, which executes within `enqueue`, fails here as the task does.
+A point is recorded as succeeded, and settled, once the backend's `enqueue` has returned; for the schedule's overlap,
+`every_from = finish` and `max_runs` it has ended then. A result that has already failed was not accepted: Django's
+ImmediateBackend, which executes within `enqueue`, thus fails with the task. A process that dies between `enqueue` and
+the ledger leaves a task in the other queue but no outcome, and the point is handed over again. The reverse sequence
+would lose the point.
 
-Between `enqueue` and the ledger lies what no order of the two can close: a process that dies there leaves a task in the
-other queue and no outcome, and the point is handed over once more. The other way round it would be lost.
+Note [Attempts are counted in the row]
+Rule R5. The row counts an attempt when it ends; the number that Redis keeps only says that the point waits for a retry,
+so a loss of Redis grants no new attempts. A take-over after a crash is not an attempt: `isolation.py`, Note [Alone].
 
-Note [Attempts]
-Rule R5. Attempts are counted in the row when they end; the number that Redis keeps beside a point
-only says that it waits for a retry. So a flush, a rebuild or a restored snapshot grants no new attempts. A take-over
-after a crash is no attempt of the task's, and is counted apart (`worker/isolation.py`, Note [Alone]).
-
-Note [Given back]
-What a task gives back is code of its own: its `items()`, `__str__` or `__class__` may raise anything, also what is no
-`Exception`, and another thread may change it while it is read. Whoever stumbles over that after the task would have it
-executed once more. So it is looked into here only, once and right after the call, and all others get plain texts and a
-copy in JSON's types. What can be told of an error that cannot be told is its class and where it was raised.
+Note [Results are read once]
+Reading a returned value or an exception runs code of the task: `items()`, `__str__` or `__class__` may raise anything,
+and another thread may change the value concurrently. An error outside the task's call would lead to a second execution.
+So values are read only here, once, right after the call; other code gets plain texts and copies in JSON types.
 """
 
 import asyncio
@@ -72,11 +68,11 @@ class Ended(NamedTuple):
 def perform(
     held: Held, timeouts: Timeouts, call: Callable[[], Any], *, interrupt: bool = True, spare_seconds: float = 0.0
 ) -> Ended | None:
-    """Call, and have that end within its time: by an exception in this thread, or else by the call itself.
+    """Call a function and end it in time: by an exception in this thread, or, without `interrupt`, by its own means.
 
-    `spare_seconds`: so much later than others it is given up, because it has a hard timeout of its own. Never raises: a
-    `BaseException` that is no `Exception` (a task that calls `sys.exit`) ends the call too. Returns None where it ended
-    after its hard timeout: its outcome was reported without it.
+    `spare_seconds` are added to the hard timeout of a call that has a hard timeout of its own. Never raises: any
+    `BaseException` (a task that calls `sys.exit`) ends the call too. Returns None if the call ended after its hard
+    timeout, when its outcome was already reported.
     """
     held.executed = True
     began, process = time.perf_counter(), os.getpid()
@@ -97,10 +93,7 @@ def perform(
 
 
 def perform_task(held: Held, task: AnyTask, timeouts: Timeouts, /, *args: Any, **kwargs: Any) -> Ended | None:
-    """Do `perform` with a task; an `async def` one is cancelled by its event loop.
-
-    An isolated one is executed in a process of its own, with what its rows say.
-    """
+    """Call `perform` with a task: an isolated one in its own process, an `async def` one in an event loop."""
     isolation = isolation_of(task)
     if isolation is not None and isolated.is_on():
         call = partial(isolated.call, held, isolation)
@@ -112,10 +105,10 @@ def perform_task(held: Held, task: AnyTask, timeouts: Timeouts, /, *args: Any, *
 
 
 def call_cancellable(held: Held, task: AnyTask, /, *args: Any, **kwargs: Any) -> Any:
-    """Call an `async def` task; have its event loop cancel it when its time is over, or somebody stops it.
+    """Call an `async def` task; its event loop cancels it at its timeout, or when a user stops it.
 
     Raises:
-        TaskTimeout: It was cancelled. Whatever else it raises passes through, a TimeoutError of its own too.
+        TaskTimeout: It was cancelled. Other exceptions pass through, including a TimeoutError raised by the task.
     """
 
     async def bounded() -> Any:
@@ -123,7 +116,7 @@ def call_cancellable(held: Held, task: AnyTask, /, *args: Any, **kwargs: Any) ->
         try:
             async with asyncio.timeout(held.limit) as limit:
                 held.interrupt = partial(_end_soon, loop, limit)
-                if held.stopped_by is not None or held.limit == 0:  # before there was a loop to tell
+                if held.stopped_by is not None or held.limit == 0:
                     held.interrupt()
                 return await task.acall(*args, **kwargs)
         except TimeoutError:
@@ -138,7 +131,6 @@ def call_cancellable(held: Held, task: AnyTask, /, *args: Any, **kwargs: Any) ->
 
 
 def _end_soon(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
-    """Let a timeout be over now. Called by another thread; does nothing where the call has ended."""
 
     def end() -> None:
         with suppress(RuntimeError):
@@ -149,7 +141,7 @@ def _end_soon(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
 
 
 def hung(held: Held, where: str) -> str:
-    """Return what stands in place of a traceback where a task does not end."""
+    """Return the text that replaces a traceback if a task does not end."""
     return f"Still running {held.seconds:.1f} s after its start. Where it was:\n{where}"
 
 
@@ -160,9 +152,9 @@ _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=F
 
 
 def take(value: Any, most: int) -> tuple[Any, BaseException | None]:
-    """Return a copy of a value in JSON's types, or what it raised when it was looked into. See Note [Given back].
+    """Return a copy of a value in JSON types, or the error raised while reading it. See Note [Results are read once].
 
-    A value above `most` bytes is a `ResultTooLarge`: the task that returned it has succeeded all the same.
+    A value above `most` bytes gives a `ResultTooLarge` error; the task that returned it has succeeded nevertheless.
     """
     if value is None:
         return None, None
@@ -182,7 +174,7 @@ def take(value: Any, most: int) -> tuple[Any, BaseException | None]:
 
 
 def take_or_fail(value: Any, most: int) -> tuple[Any, BaseException | None]:
-    """Do as `take`; what a database does not store is a failure of the task, as what is no JSON is."""
+    """Call `take`; a value that the database cannot store fails the task, like a value that is not JSON."""
     taken, error = take(value, most)
     if error is None and isinstance(taken, str | list | dict) and (what := find_unstorable(_dumps(taken))):
         return None, ValueError(f"The result contains {what}.")
@@ -190,7 +182,7 @@ def take_or_fail(value: Any, most: int) -> tuple[Any, BaseException | None]:
 
 
 def take_or_note(value: Any, most: int) -> tuple[Any, BaseException | None]:
-    """Do as `take`, with a note in place of what is no JSON or what a database does not store: that is no failure."""
+    """Call `take`; a value that is not JSON, or cannot be stored, is replaced by a note and is not a failure."""
     taken, error = take(value, most)
     if error is None:
         try:
@@ -209,15 +201,15 @@ def take_or_note(value: Any, most: int) -> tuple[Any, BaseException | None]:
 
 def _text_of(value: Any) -> str:
     try:
-        return _dumps(value)  # in one call, so that no other thread comes in between
+        return _dumps(value)  # in one call, so that no other thread changes the value in between
     except TypeError:
         return _dumps(normalize_json(value))
 
 
 class Told(NamedTuple):
-    """What can be told of an error: the path of its class, a line, and the traceback, without the call's secrets.
+    """A formatted error: the path of its class, a title and the traceback, without the secrets of the call.
 
-    `error` is it, or what stands for it where it cannot be formatted: for whoever logs it.
+    `error` is the exception to log, or a substitute if it cannot be formatted.
     """
 
     path: str
@@ -227,9 +219,10 @@ class Told(NamedTuple):
 
 
 def tell(error: BaseException, call: ScheduleRow | Call, *, timeout: float | None = None, trace: str = "") -> Told:
-    """Tell of an error that ended a call, after `timeout` seconds if it is our own; `trace` in place of its traceback.
+    """Format an error that ended a call; `trace` replaces its traceback.
 
-    The texts are such as every database stores: no NUL, no half of a surrogate pair.
+    `timeout` (seconds) appears in the title of our own timeout error. Every database can store the texts: they contain
+    no NUL and no lone surrogate.
     """
 
     def shown(make: Callable[[], str], otherwise: str) -> str:
@@ -255,9 +248,9 @@ def _title(name: str, error: BaseException, timeout: float | None) -> str:
 
 
 def output_of(output: capture.Output, call: ScheduleRow | Call) -> str:
-    """Return the end of what an execution has said up to now, as it may be stored: without the call's secrets.
+    """Return the end of the output captured so far, without the secrets of the call.
 
-    Where the task goes on nevertheless, what it says from now on is not noted.
+    Output that a task still running writes later is not stored.
     """
     said = output.end()
     if not said:
@@ -271,21 +264,21 @@ def _storable(text: str, call: ScheduleRow | Call) -> str:
 
 
 def clean(text: str) -> str:
-    """Return text that every database stores: no NUL, no half of a surrogate pair."""
+    """Return text that every database can store: no NUL, no lone surrogate."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
-#: The reason of a run whose task did not react to its timeout.
+#: Reason of a run whose task did not react to its timeout.
 REASON_HUNG = "timeout"
-#: The reason of one that somebody has stopped, perhaps with who it was.
+#: Reason of a run that a user stopped; the user's name may follow.
 REASON_CANCELLED = "cancelled"
 
 
 def execute(held: Held, timeouts: Timeouts, most_bytes: int) -> bool:
     """Call the task and fill in its outcome: succeeded, failed, or retrying with `held.retry_after_ms`. Never raises.
 
-    Called in a slot's thread, in a context of its own. A result of more than `most_bytes` is not kept. False where the
-    task ended after its hard timeout: its outcome was reported without it.
+    Called in a slot's thread, in a context of its own. A result of more than `most_bytes` is not stored. Returns False
+    if the task ended after its hard timeout, when its outcome was already reported.
     """
     outcome, run, task = held.outcome, held.outcome.run, held.task
     assert task is not None  # noqa: S101 - it is executed
@@ -313,7 +306,7 @@ def execute(held: Held, timeouts: Timeouts, most_bytes: int) -> bool:
         ended = perform(held, timeouts, partial(_refuse, refused))
     if ended is None:
         return False
-    error, too_large = ended.error, False  # a task may raise that of another job's result: it has failed
+    error, too_large = ended.error, False  # a task that raises ResultTooLarge (another job's result) has failed
     if error is None and ended.value is not None:
         run.result, error = (take_or_fail if run.is_job else take_or_note)(ended.value, most_bytes)
         too_large = run.is_job and issubclass(type(error), ResultTooLarge)
@@ -331,15 +324,12 @@ def execute(held: Held, timeouts: Timeouts, most_bytes: int) -> bool:
     if result is not None:
         end_job(held, result)
     elif run_finished.has_listeners(Schedule):
-        held.after = nothing  # until it is recorded: see `Trip.record`
+        held.after = nothing  # until the outcome is recorded: see `Trip.record`
     return True
 
 
 def give_up(held: Held, where: str) -> None:
-    """Fill in the outcome of a task that does not end: failed or retrying; `where` is what its thread does.
-
-    Called after `conclude`.
-    """
+    """Fill in the outcome of a task that does not end, now at the stack `where`. Called after `conclude`."""
     outcome, error = held.outcome, TaskTimeout() if held.stopped_by is None else TaskCancelled()
     result = running_job(held, held.task) if outcome.schedule is None and held.task is not None else None
     held.failure = _told(error, outcome.call, hung(held, where))
@@ -363,7 +353,7 @@ def _refuse(error: InvalidArguments) -> None:
 
 
 def context_of(held: Held, task: AnyTask, result: AnyResult | None) -> ExecutionContext:
-    """Return the context of an attempt that begins; `result` is that of a job, None for a due point."""
+    """Return the context of an attempt that begins; `result` is the result of a job, None for a due point."""
     run, schedule = held.outcome.run, held.outcome.schedule
     key = idempotency_key(run)
     if schedule is None:
@@ -399,11 +389,10 @@ def _told(error: BaseException, call: ScheduleRow | Call, trace: str = "") -> To
 
 
 def _after_failure(held: Held, error: BaseException) -> int | None:
-    """Set the status; return the delay in ms where another attempt is due, else None."""
     run, call = held.outcome.run, held.outcome.call
     if held.stopped_by is not None:
         run.reason = f"{REASON_CANCELLED} by {held.stopped_by}"[:200] if held.stopped_by else REASON_CANCELLED
-    final = issubclass(type(error), InvalidArguments | HandoverRefused)  # trying again cannot help
+    final = issubclass(type(error), InvalidArguments | HandoverRefused)
     if final or held.stopped_by is not None or run.attempt >= call.max_attempts:
         run.status = Status.FAILED
         return None
@@ -412,20 +401,20 @@ def _after_failure(held: Held, error: BaseException) -> int | None:
 
 
 def hand_over(task: AnyTask, schedule: Any) -> dict[str, Any]:
-    """Enqueue the task where the schedule says; return alias and result id, to be stored. See Note [Accepted].
+    """Enqueue the task on the schedule's backend; return its alias and the result id. See Note [Accepted].
 
     Raises:
         HandoverRefused: The backend is unknown or does not take the task; nothing was enqueued.
         InvalidArguments: The arguments do not fit the task; nothing was enqueued.
-        HandoverFailed: The result says that it has failed.
-        Exception: What the backend raised; whether it has enqueued is not known.
+        HandoverFailed: The backend returned a failed result.
+        Exception: The backend raised it; the task may have been enqueued.
     """
     check_call(task, schedule.args, schedule.kwargs)
     prepared = handover.prepare(task, schedule.backend, schedule.priority)
     result: Any = prepared.enqueue(*schedule.args, **schedule.kwargs)
     if getattr(result, "status", None) == TaskResultStatus.FAILED:
         raise _failure(schedule.backend, result)
-    result_id = getattr(result, "id", None)  # whatever a backend returns, it has accepted
+    result_id = getattr(result, "id", None)  # any other return value counts as accepted
     return {"backend": schedule.backend, "result_id": None if result_id is None else str(result_id)}
 
 

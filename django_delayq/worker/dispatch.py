@@ -1,12 +1,12 @@
-"""From claimed entries to slots, recorder or back to Redis: carries out what the trip has found.
+"""Moves claimed entries to the slots, to the recorder or back to Redis, as the verdicts say.
 
 Note [Held back]
-The truth is a row (`models/control.py`), so a flush of Redis forgets nothing. A worker reads the rows before it claims,
-where what it knows is older than FRESH_SECONDS, and while something waits for its start. A paused queue is not claimed
-from: its members stay where they are, but for those of a claim whose reply was lost, which is repeated. What was
-claimed already and has not started is handed back. Tasks are known after the claim only, so entries of a paused one are
-handed back for TASK_MS, again and again: for many of them, better pause their queue. A limit goes with each claim, and
-the script holds to it. While the database does not answer, what was known last holds.
+Pauses and limits are rows (`models/control.py`), so a flush of Redis does not remove them. A worker reads them again,
+once they are older than FRESH_SECONDS, before it claims and while entries wait to start; if the database does not
+answer, the last known ones apply. Members of a paused queue stay in Redis, and claimed entries that have not started
+are handed back; only a claim whose reply was lost is repeated. A task is known only after the claim, so entries of a
+paused task are handed back for TASK_MS, repeatedly; to hold back many, pause their queue. The claiming script enforces
+the limit.
 """
 
 import logging
@@ -35,11 +35,11 @@ from .upkeep import Upkeep
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: What is known may be so old.
+#: Maximum age of the known controls in seconds.
 FRESH_SECONDS = 0.5
-#: What is due in a paused queue is looked at so often; so is one whose limit is reached, unless one of ours ends.
+#: Seconds between claims from a paused queue, and from a queue at its limit unless one of our own runs ends.
 PAUSED_SECONDS, LIMITED_SECONDS = 1.0, 0.5
-#: What was claimed and must not start comes due again after so long.
+#: Delay in ms before an entry of a paused queue or task comes due again.
 TASK_MS = 5_000
 
 
@@ -48,15 +48,14 @@ class Controls:
 
     def __init__(self, config: Config, *, read: Callable[[], HeldBack] = ledger.read_held_back) -> None:
         self._config, self._read = config, read
-        #: What holds, as far as it is known.
         self.known = HeldBack()
-        #: The instant at which a queue or a task was last known as paused, by its name.
+        #: The time at which each queue or task was last known to be paused, by its name.
         self.paused_at: dict[str, datetime] = {}
         self._read_at = -math.inf
         self._backoff = Backoff()
 
     def refresh(self) -> bool:
-        """Read what holds now, where that is due; say whether something is paused that was not before."""
+        """Read the controls if that is due; return True if anything is paused that was not before."""
         now = time.monotonic()
         if now < max(self._read_at + FRESH_SECONDS, self._backoff.until):
             return False
@@ -84,18 +83,18 @@ class Controls:
         return not set(found.paused) <= set(before.paused)
 
     def holds(self, held: Held) -> bool:
-        """Say whether this entry must not start: what was claimed before its queue was paused, or of a paused task."""
+        """Return True if this entry must not start because its queue or its task is paused."""
         task = held.task.module_path if held.task is not None else None
         return held.shard.queue in self.known.queues or task in self.known.tasks
 
     def most(self, shard: Shard) -> int | None:
-        """Return how many leases may stand in a shard whose queue has a limit."""
+        """Return the maximum number of leases in a shard; None if its queue has no limit."""
         most = self.known.most.get(shard.queue)
         return most and max(1, most // self._config.shard_count(shard.queue))
 
 
 UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS = 1_000, 600_000
-#: What was offered to the other workers so short a time ago, none of them knows.
+#: Seconds after an offer to other workers within which the entry counts as unknown to all of them.
 OFFER_SECONDS = 10.0
 
 
@@ -103,7 +102,6 @@ class Dispatcher:
     """Used by the loop's thread only."""
 
     def __init__(self, recorder: Recorder, slots: Slots, controls: Controls, *, max_reclaims: int) -> None:
-        """The recorder's timers are told when what was handed back comes due, and that others should have it first."""
         self.recorder, self.slots, self.controls = recorder, slots, controls
         self.trip, self.keeper = recorder.trip, recorder.keeper
         self.trouble, self.timers = recorder.trouble, recorder.timers
@@ -114,16 +112,16 @@ class Dispatcher:
 
     @property
     def waiting(self) -> int:
-        """Entries that wait for a slot; those that wait to run alone do not count."""
+        """Entries that wait for a slot, without those that wait to run alone."""
         return self.slots.waiting + len(self._taken_over)
 
     def _isolating(self) -> bool:
         return bool(self.isolation.waiting or self.isolation.alone) and self.isolation.active()
 
     def room(self, max_runs: int | None = None) -> int:
-        """Return how many entries to claim now: a batch at most, and no more than `max_runs` leaves.
+        """Return how many entries to claim now: at most a batch, and at most the rest of `max_runs`.
 
-        Nothing is claimed ahead of those that wait for a free slot, nor while the recorder is full.
+        Zero while entries wait for a free slot, or while the recorder is full.
         """
         if self.recorder.full or self._isolating():
             return 0
@@ -132,7 +130,7 @@ class Dispatcher:
         return max(0, min(free, left, self.keeper.batch_size))
 
     def dispatch(self, entries: list[Held]) -> bool:
-        """Have claimed entries judged and set each on its way; False where they could not be read."""
+        """Judge claimed entries and process each by its verdict; return False if they could not be read."""
         verdicts = self.trip.judge(entries)
         if self.controls.known.queues or self.controls.known.tasks:
             verdicts.hold_back(self.controls.holds, TASK_MS)
@@ -149,7 +147,6 @@ class Dispatcher:
         return verdicts.error is None
 
     def _carry_out(self, verdicts: Verdicts) -> None:
-        """Do all but the executions, and note whether the database took part in it."""
         if verdicts.error is not None:
             self.trouble.database_failed(verdicts.error)
         elif verdicts.asked and self.trouble.until:
@@ -170,11 +167,10 @@ class Dispatcher:
                 self._offered.pop(held.member, None)
 
     def _refuse(self, unknown: Sequence[Held]) -> None:
-        """Hand back what this code does not know: first to the other workers at once, then with a growing delay.
+        """Hand back entries of unknown tasks: first to the other workers without a delay, then with a growing delay.
 
-        Without the offer, the worker that has handed it back would wake with it, and might take it again and again
-        before the one that knows it. It is made now and then only, since whatever
-        else is due there waits meanwhile: see `Timers.stand_back`.
+        Without the offer, this worker might claim the same entry again before a worker that knows its task. Offers are
+        rare, because other due entries of the shard wait during an offer: see `Timers.stand_back`.
         """
         now = time.monotonic()
         while self._offered and now - next(iter(self._offered.values())) >= OFFER_SECONDS:
@@ -189,12 +185,10 @@ class Dispatcher:
             delays.append((held, delay_ms))
         self._release_each(delays)
 
-    # -- suspects
-
     def _sort(self, suspects: Sequence[Held]) -> list[Held]:
-        """Return the suspects to be started at once; the others wait for their turn. See `isolation.py`, Note [Alone].
+        """Return the suspects to start at once; the others wait for their turn. See `isolation.py`, Note [Alone].
 
-        A take-over begins only when a slot is free for it, so that what is counted has been executed.
+        A take-over begins only when a slot is free, so that a counted take-over was really executed.
         """
         at_once: list[Held] = []
         for held in suspects:
@@ -207,7 +201,7 @@ class Dispatcher:
         return at_once
 
     def go_on(self) -> None:
-        """Start those whose turn has come meanwhile."""
+        """Start the entries whose turn has come."""
         if self.isolation.waiting:
             self._isolate()
         elif self._taken_over and not self._isolating():
@@ -219,7 +213,7 @@ class Dispatcher:
         held = self.isolation.next()
         if held is not None:
             self.release(self.isolation.take_waiting(), 0)
-            verdicts = self.trip.judge([held])  # anew, since it may have waited for long
+            verdicts = self.trip.judge([held])
             self._carry_out(verdicts)
             self._begin(verdicts.suspects)
             self.slots.submit(verdicts.start)
@@ -229,7 +223,6 @@ class Dispatcher:
             )
 
     def _begin(self, suspects: Sequence[Held]) -> None:
-        """Start what another worker may have executed before, as soon as the ledger says so."""
         if not suspects:
             return
         try:
@@ -241,14 +234,12 @@ class Dispatcher:
             self._carry_out(verdicts)
             self.slots.submit(verdicts.start)
 
-    # -- handing back
-
     def _release_each(self, entries: Sequence[tuple[Held, int]]) -> None:
         for delay_ms, group in grouped(entries, lambda item: item[1]).items():
             self.release([held for held, _ in group], delay_ms)
 
     def release(self, entries: Sequence[Held], delay_ms: int) -> None:
-        """Hand entries back unstarted. Where Redis does not answer, their leases end by themselves."""
+        """Hand entries back unstarted. If Redis does not answer, their leases run out."""
         if not entries:
             return
         self.keeper.discard(entries)
@@ -264,10 +255,7 @@ class Dispatcher:
             self.trouble.redis_failed(error)
 
     def hand_back(self, *, claims: bool) -> None:
-        """Hand back what waits for slots that do not become free, and what people have paused meanwhile.
-
-        `claims`: something is about to be claimed.
-        """
+        """Hand back entries that wait for busy slots or were paused in the meantime. `claims`: a claim follows."""
         waiting = self.waiting if self.slots.busy or self._taken_over else 0
         if waiting and self.slots.stalled():
             self.release_waiting()
@@ -277,68 +265,64 @@ class Dispatcher:
             self.go_on()
 
     def release_waiting(self) -> None:
-        """Hand back at once whatever waits for a slot."""
+        """Hand back all entries that wait for a slot, due at once."""
         taken_over = list(self._taken_over)
         self._taken_over.clear()
         self.release([*self.slots.take_back(), *taken_over], 0)
 
     def release_all(self) -> None:
-        """Hand back at once whatever has not started, also what waits to run alone."""
+        """Hand back all entries that have not started, including those that wait to run alone, due at once."""
         self.release_waiting()
         self.release(self.isolation.take_waiting(), 0)
 
 
-#: After an error that nobody foresaw, its entries come back after so long.
+#: Delay in ms before entries come due again after an unexpected error.
 UNFORESEEN_MS = 30_000
 
 
 class Claims:
-    """From Redis to the dispatcher. Used by the loop's thread only.
+    """Claims entries from Redis and passes them to the dispatcher. Used by the loop's thread only.
 
-    Note [Lost reply]
-    A claim whose reply was lost may have been executed: its members are leased, and nobody knows it. So the next claim
-    from that shard carries the same request number, and Redis repeats the reply from the journal of this process, as
-    far as the leases still stand. Every other claim carries a new number. Without the repetition those members would
-    wait for the end of their leases, and count as taken over.
+    Note [A lost reply is repeated]
+    A claim whose reply was lost may have leased members that the worker does not know. So the next claim from that
+    shard has the same request number, and Redis repeats the reply from the journal of this process, except for leases
+    that have ended. Every other claim has a new number. Otherwise those members would wait until their leases end,
+    and count as taken over.
     """
 
     def __init__(self, dispatcher: Dispatcher, upkeep: Upkeep) -> None:
         self.dispatcher, self.upkeep = dispatcher, upkeep
         self.timers, self.trouble, self.controls = dispatcher.timers, dispatcher.trouble, dispatcher.controls
-        #: Where a limit was reached.
         self.limited: set[Shard] = set()
-        self._known: dict[Shard, str] = {}  # the index that each shard had when it was found to be ours
+        self._known: dict[Shard, str] = {}  # the epoch of each shard when its layout was last checked
         self._request: dict[Shard, int] = {}
         self._unanswered: set[Shard] = set()
 
     @property
     def answered(self) -> bool:
-        """False while the reply to a claim is missing. See Note [Lost reply]."""
+        """False while the reply to a claim is missing. See Note [A lost reply is repeated]."""
         return not self._unanswered
 
     def one_has_ended(self) -> None:
-        """Something was settled: where a limit was reached, there may be room again."""
+        """Claim again from shards at their limit, because an entry was settled."""
         while self.limited:
             self.timers.put_off(self.limited.pop(), 0.0)
 
     def claim(self, shard: Shard, limit: int) -> bool:
-        """Claim and dispatch what is due, up to `limit` entries.
-
-        False where the loop must not go on to the next shard: a server failed, or it ends.
-        """
+        """Claim and dispatch up to `limit` due entries; return False if a server failed or the worker ends."""
         controls = self.controls.known
         if shard.queue in controls.queues and shard not in self._unanswered:
             self.timers.put_off(shard, PAUSED_SECONDS)
             return True
         if shard not in self._unanswered:
             self._request[shard] = self._request.get(shard, 0) + 1
-        deadline = time.monotonic() + self.dispatcher.keeper.lease_seconds  # before it is sent: see `held.py`
+        deadline = time.monotonic() + self.dispatcher.keeper.lease_seconds  # before the request: see `held.py`
         try:
             most = self.controls.most(shard) if controls.most else None
             claimed = self.dispatcher.trip.claim(shard, limit, self._request[shard], deadline, most)
         except BrokerError as error:
             self._unanswered.add(shard)
-            self.timers.put_off(shard, 0.0)  # to ask for it again, whatever the head is
+            self.timers.put_off(shard, 0.0)
             self.trouble.redis_failed(error, shard)
             return False
         self._unanswered.discard(shard)
@@ -361,13 +345,12 @@ class Claims:
             raise
 
     def _note_limited(self, shard: Shard, now_ms: int, head_ms: int | None) -> None:
-        """Something is due and was not given: not before one has ended, or another worker's may have."""
         if head_ms is not None and head_ms <= now_ms:
             self.limited.add(shard)
             self.timers.put_off(shard, LIMITED_SECONDS)
 
     def _is_ours(self, shard: Shard, told: str | None) -> bool:
-        """Say whether the shard is ours. At first, or after a flush, it may be another database's: then stop."""
+        """Return False if the shard may belong to another database; checked at first and after a flush."""
         epoch = (told or "").removeprefix("building:")
         if not epoch:
             self.upkeep.rebuild_soon()

@@ -1,7 +1,7 @@
-"""An entry under this worker's lease, on its way: claimed, judged, executed, recorded, settled. Writes nothing.
+"""An entry under this worker's lease: claimed, judged, executed, recorded, settled. Writes nothing.
 
-What is to become of a batch is said by values (`Verdicts`): the code of the trip never calls the worker back.
-`LeaseKeeper` renews the leases of what is held, in a thread of its own.
+`Verdicts` carries the decisions about a batch as values, so that `Trip` never calls the worker back.
+`LeaseKeeper` renews the leases of all held entries in a thread of its own.
 """
 
 import logging
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: After a failure of the database, its entries come back after so long; so does what another transaction has locked.
+#: Delay in ms before an entry comes due again after a failure of the database, or when its row is locked.
 AGAIN_MS = 1_000
-#: No retry waits longer.
+#: Maximum delay before a retry.
 MAX_BACKOFF = timedelta(hours=1)
 
 
@@ -47,8 +47,8 @@ MAX_BACKOFF = timedelta(hours=1)
 class Held:
     """A member of a schedule's chain, or a row, under this worker's lease.
 
-    `lease` is what Redis calls it: fence, space, worker. `deadline` is monotonic: after it the lease may be another
-    worker's.
+    `lease` is the holder's name in Redis: fence, space, worker. After `deadline` (monotonic seconds) another worker may
+    have the lease.
     """
 
     shard: Shard
@@ -56,84 +56,77 @@ class Held:
     lease: str
     deadline: float
     entry: Entry
-    #: The fence of its claim, and the worker that made it.
     fence: str
     worker: str
     claimed_at: datetime
-    #: The point that Redis names; the epoch where it names none.
+    #: The due point stored in Redis; the epoch if Redis stores none.
     point: datetime
-    #: True for a member of a schedule's chain, False for a run apart from it.
+    #: True for a member of a schedule's chain, False for a run outside the chain.
     in_chain: bool = True
-    #: What it has become or will have. There from its judgement on, where it is to be executed or recorded.
+    #: The outcome, filled in step by step. Set when the entry is judged, if it will be executed or recorded.
     outcome: Outcome = None  # type: ignore[assignment]
-    #: To be recorded with its outcome: what an edit left behind it (rule R8), or what is skipped for it (R9).
+    #: Outcomes recorded with this one: points left by an edit (rule R8), or skipped points (rule R9).
     beside: list[Outcome] = field(default_factory=list)
-    #: The generation of the definition that was used; the mirror's may be newer or older.
+    #: The generation of the definition that was used; Redis may have an older or a newer one.
     generation: int = 0
-    #: What the row was before this worker wrote that it runs; None where it wrote nothing.
+    #: The values of the row before this worker marked it as running; None if it wrote nothing.
     before: dict[str, Any] | None = None
-    #: After how long another attempt is due, where the last one failed.
+    #: Delay in ms until the next attempt, if the last attempt failed and another one is due.
     retry_after_ms: int | None = None
-    #: What becomes of it in Redis.
     settlement: Settlement | None = None
 
-    #: The task, once it is known that it is to be executed.
     task: AnyTask | None = None
-    #: For how many seconds that may run; None for ever.
+    #: Timeout of the task in seconds; None for no timeout.
     limit: float | None = None
-    #: How many executions of it were begun and did not end, before the one that would begin now.
+    #: Number of executions that began but did not end, before this one.
     take_overs: int = 0
-    #: True once its task was called, and for how long that went on.
     executed: bool = False
     seconds: float = 0.0
-    #: What it has said, where that is kept.
     output: Output | None = None
-    #: True where the task goes on although its time is over: its thread is lost to this process.
+    #: True if the task did not end after its hard timeout; its thread is lost to this process.
     hung: bool = False
-    #: True once the lease is lost, or the task is given up: somebody else may execute the same.
+    #: True once the lease is lost or the task was given up: another worker may execute the same entry.
     lost: bool = False
-    #: The monotonic second at which its row was first found locked, 0 for never; whether that was told.
+    #: Monotonic second at which its row was first found locked, 0 for never; whether the log has reported it.
     locked_at: float = 0.0
     told: bool = False
-    #: True once this worker's call has written its outcome. False where it stood there already.
+    #: True if this worker's call wrote the outcome, False if the outcome was already stored.
     taken: bool = False
-    #: The number of rows of its sort taken before its first refusal; infinite where no row is at fault, None before.
+    #: Number of rows of its sort taken before its first refusal; infinite if no row is at fault, None if not refused.
     refused: float | None = None
-    #: Who has stopped it while it ran, '' where that is not known; None for nobody.
+    #: The user who stopped the task while it ran, '' if not known; None if it was not stopped.
     stopped_by: str | None = None
-    #: How an `async def` task is interrupted: by its event loop.
     interrupt: Callable[[], object] | None = None
-    #: What ended its last attempt, where that failed; and the span of that attempt, where there are traces.
+    #: The error that ended the last attempt, and the span of that attempt if traces are on.
     failure: "Told | None" = None
     span: Any = None
-    #: Calls the receivers of its end, which must not be called before that is recorded. Never raises.
+    #: Calls the receivers of the end signal, once the outcome is recorded. Never raises.
     after: Callable[[], None] | None = None
     _record: threading.Event | None = None
     _concluded: threading.Lock = field(default_factory=threading.Lock)  # never released: see `conclude`
     _decided: threading.Lock = field(default_factory=threading.Lock)
 
     def conclude(self) -> bool:
-        """Say True to the first caller only, whatever the thread: that one reports the outcome of this execution."""
+        """Return True for the first caller only (thread-safe): that caller reports the outcome of this execution."""
         return self._concluded.acquire(blocking=False)
 
     def expect_record(self) -> None:
-        """Where receivers are to be called once it is recorded, this thread may `wait_for_record`."""
+        """Prepare this thread to call `wait_for_record`, if there are receivers to call."""
         if self.after is not None:
             self._record = threading.Event()
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a thread waits for its record, or has waited."""
         return self._record is not None
 
     def wait_for_record(self, seconds: float) -> bool:
-        """Wait for the record. True: it came in time, and this thread calls `after`. False: the loop will call it."""
+        """Wait for the record. Return True if this thread must call `after`, False if the loop will call it."""
         if self._record is None:
             return False
         return self._record.wait(seconds) or not self._is_first()
 
     def recorded(self) -> bool:
-        """Note that its outcome stands; say whether the caller has to call `after`, since no thread waits for this."""
+        """Note that the outcome is recorded; return True if the caller must call `after` because no thread waits."""
         if self.after is None:
             return False
         if self._record is None or not self._is_first():
@@ -142,36 +135,34 @@ class Held:
         return False
 
     def _is_first(self) -> bool:
-        """Say True to the first caller only: it decides who calls `after`."""
         return self._decided.acquire(blocking=False)
 
     def lapsed(self) -> bool:
-        """Say whether the lease may be somebody else's by now, so that nothing must be started on it."""
+        """Return True if another worker may have the lease by now; nothing may be started under it."""
         return self.lost or time.monotonic() >= self.deadline
 
     def is_lost(self) -> bool:
-        """Say whether somebody else may execute the same: for the contexts of tasks."""
+        """Return True if another worker may execute the same entry. Used by the contexts of tasks."""
         return self.lost
 
     @property
     def lapsed_at(self) -> datetime | None:
-        """When the worker claimed it whose lease ran out before; None where none did, or that is not known."""
+        """When the worker whose lease lapsed made its claim; None if no lease lapsed, or the time is not known."""
         return None if self.entry.lapsed_ms is None else from_ms(self.entry.lapsed_ms)
 
     @property
     def sort(self) -> Hashable:
-        """What outcomes have in common that are written alike: the same tables, inserted or changed."""
+        """What rows must have in common to be written alike: the same tables, inserted or updated."""
         outcome = self.outcome
         return outcome.run.is_job, outcome.run.status, outcome.seen is None, bool(outcome.output), bool(self.beside)
 
     @property
     def stop_key(self) -> int:
-        """The primary key of its row, by which people stop it, 0 where it has none: see `models/records.py`."""
+        """The primary key of its row, which identifies a request to stop it; 0 if it has no row."""
         return self.outcome.run.pk if self.outcome else 0
 
     @property
     def title(self) -> str:
-        """What people call it."""
         if not self.outcome:
             return self.member
         run = self.outcome.run
@@ -179,25 +170,25 @@ class Held:
 
     @property
     def labels(self) -> dict[str, str | int]:
-        """What names its execution beside the lines of a log, and in a trace: task, queue, attempt, and which it is."""
+        """The fields that identify its execution in log records and traces: task, queue, attempt, run or job."""
         return labels_of(self.outcome.run)
 
     @property
     def waited(self) -> tuple[datetime | None, float | None]:
-        """When it was due, and for how many seconds it has waited since; None where that says nothing."""
+        """The due time, and the seconds from then to the start; None if that is not meaningful, as after a retry."""
         run = self.outcome.run
         return run.due_at, None if run.lag is None or run.attempt > 1 else run.lag.total_seconds()
 
     def carried(self) -> dict[str, str]:
-        """Return in which trace it was asked for, empty for none: see `tracing.py`, Note [Parent]."""
+        """Return the trace context in which it was enqueued, empty for none. See `tracing.py`, Note [Parent]."""
         carried = (self.outcome.run.options or {}).get("trace")
         return carried if isinstance(carried, dict) else {}
 
     def backoff_left_ms(self, run: RunRow, call: ScheduleRow | Call) -> int:
-        """Return for how long a retry has still to wait of which Redis does not know: not settled, or flushed."""
+        """Return the rest of a retry's delay (ms) if Redis does not know the retry: not settled, or flushed."""
         if run.status != Status.RETRYING or self.entry.attempts >= run.attempt or run.finished_at is None:
             return 0
-        if run.is_job and run.due_at > run.finished_at:  # it was moved since
+        if run.is_job and run.due_at > run.finished_at:
             return 0
         waits_ms = backoff_ms(call.backoff, run.attempt)
         return min(waits_ms, waits_ms - to_ms(self.claimed_at) + to_ms(run.finished_at))
@@ -207,7 +198,7 @@ class Held:
         return RunRow.of(schedule, due_at, fence=self.fence, claimed_at=self.claimed_at, worker=self.worker, **values)
 
     def skipped_run(self, schedule: ScheduleRow, skip: Skip) -> RunRow:
-        """Return an unsaved row of what is skipped."""
+        """Return an unsaved row for skipped points."""
         run = self.new_run(schedule, from_ms(to_ms(skip.first)))
         if skip.points > 1:
             run.points, run.last_due_at = skip.points, from_ms(to_ms(skip.last))
@@ -224,7 +215,7 @@ class Held:
             close_job(self)
 
     def go_to(self, point: datetime | None, schedule: ScheduleRow) -> "Held":
-        """Have it be settled to the next point of this schedule; None drops it."""
+        """Settle to the next point of this schedule; None removes the member."""
         if point is None:
             return self.drop()
         point_ms = to_ms(point)
@@ -233,37 +224,37 @@ class Held:
         return self
 
     def put_off(self, point: datetime) -> "Held":
-        """Have it be settled to this point of its own: a row comes due then."""
+        """Settle to this point: the row comes due then."""
         point_ms = to_ms(point)
         self.settlement = Settlement(self.member, self.lease, "next", point_ms, self.generation, point_ms)
         return self
 
     def drop(self) -> "Held":
-        """Have it be settled as one that has no next point."""
+        """Mark for removal: there is no next due point."""
         self.settlement = Settlement(self.member, self.lease, "drop", 0, self.generation)
         return self
 
     def wait(self, what: str, delay_ms: int) -> "Held":
-        """Have it be settled as one that comes due again after so long: see settle.lua."""
+        """Settle so that the entry comes due again after this delay. See settle.lua."""
         self.settlement = Settlement(self.member, self.lease, what, delay_ms)
         return self
 
 
 def backoff_ms(base: timedelta, attempt: int) -> int:
-    """Return the delay after a failed attempt: doubling, at most an hour, spread by up to a fifth downwards."""
+    """Return the delay after a failed attempt: it doubles up to an hour, less a random part of up to one fifth."""
     seconds = min(base.total_seconds() * 2 ** min(attempt - 1, 30), MAX_BACKOFF.total_seconds())
     return int(seconds * 1000 * random.uniform(0.8, 1.0))  # noqa: S311 - spreads load, guards nothing
 
 
 def holds_until_end(run: RunRow) -> bool:
-    """Say whether a job holds its unique key until it has ended."""
+    """Return True if a job holds its unique key until it ends."""
     return (run.options or {}).get("unique_until") == "end"
 
 
 class Due(NamedTuple):
-    """When something comes due in a shard, in ms by the server's clock, None for never; and what that clock says now.
+    """When something comes due in a shard, and the current time, both in ms by the server's clock.
 
-    `now_ms` is 0 where that is not known.
+    `due_ms` is None for never. `now_ms` is 0 if the current time is not known.
     """
 
     shard: Shard
@@ -282,33 +273,30 @@ class Claimed(NamedTuple):
 
 @dataclass(slots=True)
 class Verdicts:
-    """A batch, sorted by what happens next. Each entry is in one list at most; what is parked is settled too."""
+    """A batch, sorted by the next step. Each entry is in at most one list, except that `park` is settled too."""
 
-    #: Execute at once: no lease of theirs has run out, or `begin` has written that they run.
+    #: Execute at once: no lease of theirs has lapsed, or `begin` has marked them as running.
     start: list[Held] = field(default_factory=list)
-    #: Somebody may have executed these before (rule R2b): `begin` first.
+    #: Another worker may have executed these before (rule R2b): call `begin` first.
     suspects: list[Held] = field(default_factory=list)
-    #: Their outcome is filled in without an execution: record, then settle.
+    #: The outcome is decided without an execution: record, then settle.
     decided: list[Held] = field(default_factory=list)
-    #: No outcome is to be recorded (any more): settle.
+    #: No outcome is left to record: settle.
     settle: list[Held] = field(default_factory=list)
-    #: Hand back after so many ms.
+    #: Hand back, to come due again after this many ms.
     back: list[tuple[Held, int]] = field(default_factory=list)
-    #: This code does not know their tasks, or could not judge them: hand back for others.
+    #: This worker does not know the task, or could not judge the entry: hand back for other workers.
     unknown: list[Held] = field(default_factory=list)
-    #: Somebody else has locked their rows: try again.
     locked: list[Held] = field(default_factory=list)
-    #: The lease is gone, or left to its end: let go.
+    #: The lease is lost, or is left to end: stop holding the entry.
     gone: list[Held] = field(default_factory=list)
-    #: Stretches left by edits, to be recorded before anything else.
     stretches: list[Outcome] = field(default_factory=list)
-    #: Open runs of schedules that are gone: close them.
     orphans: list[RunRow] = field(default_factory=list)
-    #: The next point cannot be computed: park.
+    #: The next point cannot be computed: store the reason and remove the member.
     park: list[Held] = field(default_factory=list)
-    #: To be put anew, once their members are dropped.
+    #: Rows to put into Redis again, once their members are removed.
     again: list[RunRow] = field(default_factory=list)
-    #: Whether the database was asked, and why that failed, if it did: what needs it is in `back` then.
+    #: Whether the database was queried, and the error if that failed; `back` then has the entries that need it.
     asked: bool = False
     error: Error | None = None
 
@@ -319,7 +307,7 @@ class Verdicts:
             group[:] = [held for held in group if not holds(held)]
 
     def put_back(self, members: Collection[str]) -> None:
-        """Have these be handed back, instead of what was found before."""
+        """Hand back these members, whatever was decided before."""
         for group in (self.start, self.suspects, self.decided, self.unknown, self.park):
             self.back += [(held, AGAIN_MS) for held in group if held.member in members]
             group[:] = [held for held in group if held.member not in members]
@@ -329,26 +317,26 @@ Renew = Callable[[Shard, Sequence[Held]], set[str]]
 
 
 class LeaseKeeper:
-    """Holds what is claimed. Entries past their deadline count as lost, whatever Redis says (Note [Self-fence]).
+    """Holds the claimed entries. Entries past their deadline count as lost, whatever Redis says (Note [Self-fence]).
 
     Note [One thread renews]
-    Leases are short, so that a dead worker delays its points by little, and tasks may be long. One thread renews, every
-    third of a lease, all that this process holds: what runs, what waits for a slot or to run alone, and what waits to
-    be recorded. A busy slot cannot starve it, except by C code that keeps the interpreter to itself; then the leases
-    lapse, which the process notices by the next rule.
+    Leases are short, so that a dead worker delays its points only a little, but tasks may be long. So one thread
+    renews all leases of this process every third of a lease, whether their entries run or wait. Busy slots cannot
+    starve it, except by C code that does not release the interpreter: then the leases lapse, which Note [Self-fence]
+    detects.
 
     Note [Self-fence]
-    The deadline is taken from this process' monotonic clock when the request was *sent*, so it never lies after the
-    lease's real end. A process that was stopped for longer than its lease finds every deadline passed when it wakes up.
+    The deadline counts from this process' monotonic clock when the request was *sent*, so it is never later than the
+    real end of the lease. A process that was stopped for longer than its lease finds all deadlines passed.
     """
 
     def __init__(
         self, renew: Renew, *, lease_seconds: float, batch_size: int, wake: Callable[[], None] = lambda: None
     ) -> None:
-        """`renew` extends leases of a shard, and returns the lost members; `wake` has the loop see `untold`."""
+        """`renew` extends leases of a shard and returns the lost members; `wake` makes the loop check `untold`."""
         self._renew = renew
         self.lease_seconds, self.batch_size, self._wake = lease_seconds, batch_size, wake
-        #: Calls of receivers. The thread that renews does not make them: a receiver that blocks would cost all leases.
+        #: Calls of receivers. The renewing thread does not make them: a receiver that blocks would cost all leases.
         self.untold: deque[Callable[[], None]] = deque()
         self._held: dict[Held, None] = {}  # in the order of the claims
         self._leaving: set[Held] = set()
@@ -357,31 +345,31 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._run, name="delayq-leases", daemon=True)
 
     def start(self) -> None:
-        """Begin to renew."""
+        """Start the renewing thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; what is still held runs out by itself."""
+        """End the thread. Leases that are still held run out."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=self.lease_seconds)
 
     def add(self, held: Iterable[Held]) -> None:
-        """Keep these from now on."""
+        """Hold these entries and renew their leases."""
         with self._lock:
             self._held.update(dict.fromkeys(held))
 
     def discard(self, held: Iterable[Held]) -> None:
-        """Let these go: they are settled, handed back or lost."""
+        """Stop holding these entries: they are settled, handed back or lost."""
         with self._lock:
             for item in held:
                 self._held.pop(item, None)
 
     @contextmanager
     def letting_go(self, held: Iterable[Held]) -> Iterator[None]:
-        """Discard these once Redis, which is asked to inside, has let them go; where that fails they stay.
+        """Discard these entries if the block, which releases them in Redis, succeeds; if it fails, keep them.
 
-        Redis may have done so before its reply is here: that a renewal does not find them any more is no loss then.
+        Redis may have released them before its reply arrives, so a renewal that does not find them is not a loss.
         """
         leaving, gone = set(held), set[Held]()
         with self._lock:
@@ -407,7 +395,7 @@ class LeaseKeeper:
             self.round()
 
     def round(self) -> None:
-        """Renew everything held; what cannot be renewed ends with its deadline. Never raises."""
+        """Renew everything held; a lease that cannot be renewed ends at its deadline. Never raises."""
         try:
             self.renew_all()
         except BrokerError as error:
@@ -421,7 +409,7 @@ class LeaseKeeper:
         """Renew everything held, one script per shard and batch.
 
         Raises:
-            BrokerError: Nothing is known of the others; their deadlines stand as they were.
+            BrokerError: Some leases were not renewed; their deadlines are unchanged.
         """
         with self._lock:
             everything = list(self._held)

@@ -1,9 +1,9 @@
 """A worker's port: a small HTTP server in a thread of its own.
 
-Note [A few connections]
-The port is open in the process that works, and must not take the descriptors of its tasks. At most MOST_CONNECTIONS are
-open. When all are taken, a new one closes the one that has waited the longest without a request, so that idle
-connections do not keep probes out.
+Note [Connections are limited]
+The server runs in the worker's process and must not use up the file descriptors that tasks need. At most
+MOST_CONNECTIONS are open. When all are in use, a new connection closes the one that has waited longest without a
+request, so that idle connections do not block probes.
 """
 
 import logging
@@ -25,11 +25,10 @@ from .loop import Worker
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Whoever sends or reads nothing for so long is let go.
+#: Seconds without data after which a connection is closed.
 TIMEOUT_SECONDS = 10.0
-#: See Note [A few connections].
 MOST_CONNECTIONS = 8
-#: Pause after an accept that failed, and the longest wait for room. Nothing else is accepted in that time.
+#: Seconds to pause after a failed accept, and to wait for a free connection. Nothing else is accepted in that time.
 PAUSE_SECONDS = 0.5
 
 
@@ -37,7 +36,7 @@ Pages = Mapping[str, Callable[[], Page]]
 
 
 def pages_of(worker: Worker) -> Pages:
-    """Return what a worker tells. Needs `prometheus_client`."""
+    """Return the pages that a worker serves. Needs `prometheus_client`."""
     from ..monitoring.metrics.fleet import told_of_all
     from ..monitoring.metrics.text import CONTENT_TYPE_LATEST
 
@@ -50,7 +49,7 @@ def pages_of(worker: Worker) -> Pages:
 
 
 def told_by(worker: Worker) -> bytes:
-    """Return what a process has counted and does, and what tasks count in `prometheus_client`'s own registry."""
+    """Return this process' metrics, and those that tasks have put into `prometheus_client`'s own registry."""
     from prometheus_client import REGISTRY
 
     from ..monitoring.metrics.text import Gauges, counted, counter, text_of
@@ -65,10 +64,10 @@ def told_by(worker: Worker) -> bytes:
 
 
 def served(worker: Worker) -> AbstractContextManager[object]:
-    """Listen, where a worker is to; answer within what is returned.
+    """Listen if the worker has a metrics port; return a context that serves requests.
 
     Raises:
-        OSError: The port is taken, or the host is none of this machine.
+        OSError: The port is in use, or the host is not an address of this machine.
     """
     options = worker.options
     if options.metrics_port is None:
@@ -77,7 +76,7 @@ def served(worker: Worker) -> AbstractContextManager[object]:
 
 
 class Server:
-    """A context: listens from its construction on, answers within."""
+    """A context: listens once constructed, serves requests inside."""
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
         class Handler(BaseHTTPRequestHandler):
@@ -95,7 +94,7 @@ class Server:
         self._http = _Listener((host, port), Handler)
         self.port: int = self._http.server_address[1]
         self._thread = threading.Thread(target=self._http.serve_forever, name="delayq-metrics", daemon=True)
-        os.register_at_fork(after_in_child=self._http.socket.close)  # a task's child keeps no port
+        os.register_at_fork(after_in_child=self._http.socket.close)  # a child that a task forks must not keep the port
 
     def __enter__(self) -> "Server":
         self._thread.start()
@@ -107,16 +106,16 @@ class Server:
 
 
 class _Listener(ThreadingHTTPServer):
-    """See Note [A few connections]."""
+    """See Note [Connections are limited]."""
 
     daemon_threads = True
-    #: Connections that the kernel keeps for the next accept. With the standard library's 5 a burst waits a second.
+    #: Maximum connections waiting for accept. With the standard library's 5, a burst waits a second.
     request_queue_size = 64
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.room = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        #: The connections that have sent no request yet, the oldest first.
+        #: The connections without a request so far, the oldest first.
         self.idle: dict[Any, None] = {}
         super().__init__(address, handler)
 

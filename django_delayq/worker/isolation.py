@@ -1,17 +1,16 @@
 """Which suspects run alone in this process, and when (rule R6). Starts nothing and hands nothing back itself.
 
 Note [Alone]
-A task that kills its process takes the others down that run beside it, and all of them look alike afterwards: leased,
-lapsed, perhaps with a `running` row. So take-overs are counted, in that row, and only where an execution really begins:
-what merely waited in the process that died was not its killer. The first take-over runs like everything else, because
-most processes die of a deploy or of the machine. From the second one on an entry runs alone: the process stops
-claiming, hands back what has not started, waits for what runs and for its records, and then executes nothing else until
-this one has ended and is recorded. So whatever is beside a killer dies with it twice at most, however often the killer
-comes back, and never reaches `max_reclaims` by somebody else's fault. The killer itself is lost(poison) after
-`max_reclaims` take-overs, and its schedule goes on.
+A task that kills its process also kills the tasks beside it, and afterwards all of them look alike: leased, lapsed,
+perhaps with a `running` row. So take-overs are counted, in that row, and only when an execution really begins: an
+entry that merely waited did not kill the process. The first take-over runs normally, because most processes die of a
+deploy or with their machine. From the second one on an entry runs alone: the process stops claiming, hands back
+unstarted entries, waits for the running ones and their records, and executes nothing else until this entry is
+recorded. So other entries die with a killer at most twice, and never reach `max_reclaims` because of it. The killer
+is lost(poison) after `max_reclaims` take-overs, and its schedule continues.
 
-Waiting ends: behind a task that takes hours the suspect is handed back after ALONE_WITHIN_SECONDS, for another worker
-or a later try, with a delay that grows, because this process claims nothing meanwhile.
+The wait is limited: after ALONE_WITHIN_SECONDS behind a long task the suspect is handed back, for another worker or a
+later try, with a growing delay, because this process claims nothing during the wait.
 """
 
 import time
@@ -20,45 +19,44 @@ from .held import Held
 from .recorder import Recorder
 from .trouble import Delays
 
-#: The take-over from which on an entry runs alone.
+#: The number of take-overs from which on an entry runs alone.
 ALONE_FROM = 2
-#: How long a suspect waits for what runs in this process before it is handed back.
+#: Seconds that a suspect waits for other tasks of this process before it is handed back.
 ALONE_WITHIN_SECONDS = 10.0
 REFUSED_FIRST_MS, REFUSED_MOST_MS = 2_000, 300_000
 
 
 class Isolation:
-    """Who waits for its turn to run alone, and who does. Used by the loop's thread only."""
+    """The entries that wait to run alone, and the one that does. Used by the loop's thread only."""
 
     def __init__(self, recorder: Recorder, *, max_reclaims: int) -> None:
-        """What has ended, and waits in `recorder` for somebody else's lock, is not waited for."""
+        """Entries that have ended, and wait in `recorder` for a row lock, do not delay a suspect."""
         self._keeper, self._recorder = recorder.keeper, recorder
         self._alone_from, self._max_reclaims = min(ALONE_FROM, max(1, max_reclaims)), max_reclaims
-        #: Those that wait for their turn, and the one that has it.
         self.waiting: list[Held] = []
         self.alone: Held | None = None
         self._since = 0.0
         self._delays = Delays(REFUSED_FIRST_MS, REFUSED_MOST_MS)
 
     def active(self) -> bool:
-        """Say whether nothing else may be claimed or started now: not where `waiting` and `alone` are empty."""
+        """Return True if nothing else may be claimed or started now; never if `waiting` and `alone` are empty."""
         return bool(self.waiting) or (self.alone is not None and self._running(self.alone))
 
     def _running(self, alone: Held) -> bool:
         return alone in self._keeper and alone not in self._recorder.locked
 
     def concerns(self, held: Held) -> bool:
-        """Say whether the execution that would begin now has to run alone: not where it is poison, and none begins."""
+        """Return True if the next execution must run alone. False for poison, which is not executed."""
         return self._alone_from <= held.take_overs <= self._max_reclaims
 
     def add(self, held: Held) -> None:
-        """Let it wait for its turn; its lease is renewed meanwhile, as that of everything that is held."""
+        """Queue a suspect for its turn; its lease is renewed while it waits."""
         if not self.waiting:
             self._since = time.monotonic()
         self.waiting.append(held)
 
     def next(self) -> Held | None:
-        """Return whose turn it is, once all else of this process has ended and is recorded, or waits for a lock."""
+        """Return the suspect whose turn it is, once all other entries are recorded or wait for a lock."""
         lost = [held for held in self.waiting if held.lost]
         self._keeper.discard(lost)
         self.waiting = [held for held in self.waiting if held not in lost]
@@ -71,14 +69,14 @@ class Isolation:
         return self.alone
 
     def seconds_left(self) -> float:
-        """Return how long those that wait may still wait here."""
+        """Return how much longer the suspects may wait here."""
         return max(0.0, self._since + ALONE_WITHIN_SECONDS - time.monotonic())
 
     def take_waiting(self) -> list[Held]:
-        """Return all that wait, to be handed back; none of them was counted."""
+        """Remove and return all waiting suspects, to be handed back; no take-over of theirs was counted."""
         waiting, self.waiting = self.waiting, []
         return waiting
 
     def delay_ms(self, held: Held) -> int:
-        """Return after how long one that waited in vain shall come due again."""
+        """Return the delay in ms for a suspect that waited in vain."""
         return self._delays.next(held.member, time.monotonic())

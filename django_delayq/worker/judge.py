@@ -1,62 +1,56 @@
-"""What to do with each claimed member: rules R1, R2, R7, R8 and the policies. Writes only that an execution runs.
+"""Decides each claimed member by rules R1, R2, R7, R8 and the policies. Writes only that an execution is running.
 
 Note [Read after the claim]
-Rule R1. Redis holds ids and times, the database holds definitions. Between a save and its mirror, and after any loss on
-either side, the two differ. So the definition, its state and the open rows are read *after* the claim, for the whole
-batch: what was edited, disabled, deleted or moved by then is treated as such, and a stale entry costs a wasted wake-up,
-never a wrong run. A member whose point Redis has lost is handed out too, because only a claimer can rebuild it.
+Rule R1. Redis stores ids and times, the database stores definitions, and the two may differ after a save or a loss. So
+the definition, its state and the open rows are read *after* the claim, for the whole batch. A stale entry costs a
+wasted wake-up, never a wrong run. A member whose point Redis has lost is handed out too, for its claimer to rebuild.
 
 Note [Read under the lease]
-What is written rests on the rows as they were read, and is refused where somebody changed them since. So the reading
-must have ended before the lease did: a process that stood still in between would read the running row of the worker
-that took over, and could close it.
+Each write is refused if the rows have changed since they were read. So the read must have ended before the lease did: a
+process that was suspended in between would read the running row of the worker that took over, and could close it.
 
-Note [What is owed]
-Rule R2. A claim may name a point that was decided already (its settle was lost, or Redis went back to a snapshot), one
-that no definition ever had (damage), or one that lies ahead of a missing one (the settles of two points swapped with a
-loss in between). None of them is executed. The member goes to its first missing point instead (`chain.py`), so that a
-hole is filled and not jumped over, and the chain heals by being claimed.
+Note [Only the first missing point runs]
+Rule R2. A claim may name a point that was already decided (its settle was lost, or Redis was restored from a snapshot),
+that no definition ever had (damage), or that follows a missing point (two settles were swapped and data was lost). None
+of these is executed: the member is settled to its first missing point (`chain.py`), so that no gap remains.
 
 Note [Cannot be computed]
-Rule R7. A recurrence that raises (its time zone is gone, SQL wrote nonsense) has no next point to settle to. Dropping
-it silently would end the schedule unseen; trying again for ever would spin. So it is parked: the member leaves Redis,
-the reason stands in the state and in the admin, and any edit mirrors it anew.
+Rule R7. A recurrence that raises (an unknown time zone, an invalid value written by SQL) has no next point. To neither
+end the schedule unnoticed nor retry for ever, the member is removed from Redis, and the reason is stored in the state
+and shown in the admin. The next edit puts the member back.
 
 Note [The newest runs at once]
-Rule R9. Where points are skipped and a later one runs instead (the newest missed, the last that `queue_one` keeps), the
-claim that skips them runs it too: settled to it instead, the member would queue behind all that are older, and find it
-missed again, so that under overload nothing would run. The skipped stretches, one per reason, and the row of the point
-that runs are written in one transaction, which is won by the first stretch. Until then Redis and the ledger only know
-the first skipped point. So a worker that takes it over repeats the decision of the last one, as of the time of that
-claim, with which the fence begins, and so finds the point that may have been begun. From then on that row is the
-chain's first missing point; Redis learns of it when it is settled, or from the next claimer, who finds its own point
-decided (R2).
+Rule R9. If points are skipped and a later one runs instead (the newest missed one, or the last that `queue_one` keeps),
+the same claim runs it. If the member were settled to that point, it would queue behind all older members and be missed
+again, so that nothing would run under overload. One transaction writes the skipped stretches, one per reason, and the
+row of the point that runs; the first stretch wins it. Until then, only the first skipped point is known. A worker that
+takes over repeats the last worker's decision, as of the time of that claim (stored at the start of the fence), and
+finds the point that may have been begun. After the write, that row is the chain's first missing point; Redis learns of
+it by the settle, or from the next claimer, which finds its own point decided (R2).
 
 Note [Another row]
-A restored database gives primary keys once more, so a member may stand for another row than the one that was put: its
-generation tells. The member is dropped and the row put anew, so that it does not start under a lease that was not its
-own.
+A restored database assigns primary keys again, so a member may name a different row than the one that was put; the
+generation shows this. The member is removed and the row put again, so that it does not start under another row's lease.
 
 Note [Left by an edit]
-Rule R8. A point that was due already when its definition was edited belongs to the definition that made it due, so it
-still runs once; where the edit was a pause it is skipped(paused). What else the old definition left undecided, up to
-`effective_from`, nobody can count any more, as the old recurrence is gone: it becomes one stretch skipped(edited) of
-unknown length. `ScheduleState.next_due_at`, written with the edit, says whether anything was left at all.
+Rule R8. A point that was due before its definition was edited still runs once; if the edit was a pause, it is
+skipped(paused). The old definition's other undecided points, up to `effective_from`, cannot be counted without the old
+recurrence: they become one stretch skipped(edited) of unknown length, if `ScheduleState.next_due_at`, written with the
+edit, shows any.
 
 Note [Take-over]
-Rule R2b. A lapsed lease, or a row of the ledger that is there already, means that somebody else may execute the point,
-or may have done so. A process that was stopped for longer than its lease comes back and records; nothing tells it that
-it is late. So the row is read under the lease (Note [Read under the lease]), and then becomes `running`
-under this worker's fence, by compare-and-set against what was read. From that moment on nobody who read the row before
-can write it, and whoever recorded since the reading has changed the row, so that the compare-and-set fails. Without the
-row a stale holder could still record while the next one executes. Only then the task is called.
+Rule R2b. If a lease has lapsed, or the ledger already has a row, another worker may be executing the point, or may have
+done so. A suspended process that continues after its lease may still record, unaware that it is late. So the row is
+read under the lease (Note [Read under the lease]) and set to `running` under this worker's fence, by compare-and-set
+against the values that were read; only then is the task called. A worker that read the row earlier can no longer write
+it, and if another worker has recorded since the read, the compare-and-set fails.
 
 Note [Shown while it runs]
-A point's row is written with its outcome, and a job's row says nothing of its first execution until that ends.
-People want to know what runs now, where and since when, and what a process that died was doing. So an execution that
-has lasted `running_after_seconds` gets a row as a take-over does, but is not counted: by the same compare-and-set, so
-that the outcome replaces that row and no other; and together with what is skipped for it (rule R9). If another worker
-has decided in the meantime, or the database fails, the task goes on: the write of its outcome finds out.
+A point's row is written with its outcome, and a job's row does not show its first execution until it ends. So that
+users see what runs, where and since when, an execution gets a row after `running_after_seconds`, as a take-over does
+but uncounted: by the same compare-and-set, so that the outcome replaces that row only, and together with the points
+skipped for it (rule R9). If another worker has decided concurrently, or the database fails, the task continues; the
+write of its outcome detects the conflict.
 """
 
 import copy
@@ -99,9 +93,9 @@ def judge(entries: Sequence[Held], broker: Index) -> Verdicts:
     schedules = ledger.load_schedules({*own, *named}) if own or named else {}
     open_rows = ledger.load_open_rows(own) if own else {}
     for held, item in here:
-        held.generation, held.beside = held.entry.generation or 0, []  # it may be judged anew
+        held.generation, held.beside = held.entry.generation or 0, []
         try:
-            if held.lapsed():  # asked after the reading: see Note [Read under the lease]
+            if held.lapsed():  # checked after the read: see Note [Read under the lease]
                 verdicts.gone.append(held)
             elif item is None:
                 logger.warning("Dropped %r from %s: it does not belong there.", held.member, held.shard)
@@ -118,21 +112,20 @@ def judge(entries: Sequence[Held], broker: Index) -> Verdicts:
             verdicts.unknown.append(held)
         except DatabaseError:
             raise
-        except Exception:  # one row that nobody foresaw must not hold up the others of its batch
+        except Exception:  # an unexpected row must not hold up the rest of its batch
             logger.exception("%s in %s could not be judged; it is handed back.", held.member, held.shard)
             verdicts.unknown.append(held)
     return verdicts
 
 
 def _judge_run(held: Held, run: RunRow | None, schedule: ScheduleRow | None, verdicts: Verdicts) -> None:
-    """Judge a row: an order, a job, or a run apart from its schedule's chain."""
     if run is not None and run.queue != held.shard.queue:
         logger.warning("Dropped %s from %s: it belongs to the queue %r.", held.member, held.shard, run.queue)
         run = None
     if run is None or not run.apart or run.status not in OPEN:
         verdicts.settle.append(held.drop())
     elif held.entry.generation is not None and held.entry.generation != chain.generation_of_run(run):
-        verdicts.again.append(run)  # a restored database gives a key once more: see Note [Another row]
+        verdicts.again.append(run)
         verdicts.settle.append(held.drop())
     elif run.is_job:
         _judge_job(held, run, verdicts)
@@ -150,7 +143,6 @@ def _judge_run(held: Held, run: RunRow | None, schedule: ScheduleRow | None, ver
 
 
 def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
-    """Judge a job: not before its time; it starts at once, unless another worker may have begun it."""
     if run.created_at < run.due_at and held.claimed_at < run.due_at and run.status != Status.RUNNING:
         verdicts.settle.append(held.put_off(run.due_at))
         return
@@ -162,7 +154,7 @@ def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
         return
     run.claimed_at, run.fence = run.claimed_at or held.claimed_at, held.fence
     begun = held.entry.lapsed or run.status != Status.QUEUED
-    # A key that is held until the start is given up before the start: see `ledger/jobs.py`, Note [Unique keys].
+    # A key that is held until the start is released before the start: see `ledger/jobs.py`, Note [Unique keys].
     keyed = run.unique_key is not None and not holds_until_end(run)
     _prepare(held, task, call.timeout)
     if held.entry.lapsed and run.status == Status.QUEUED and not keyed:  # its first execution has no row
@@ -171,25 +163,24 @@ def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
 
 
 def _judge_schedule(held: Held, schedule: ScheduleRow | None, rows: list[RunRow], verdicts: Verdicts) -> None:
-    """Judge a member of a schedule's chain."""
     if schedule is None:
         verdicts.settle.append(held.drop())
         return
-    # The larger of the two: Redis may not have seen the last edit yet, or know one that a restored database lost.
+    # The larger one: Redis may not have the last edit yet, or may have an edit that a restored database lost.
     held.generation = max(held.generation, schedule.generation)
     if schedule.queue != held.shard.queue:
         verdicts.settle.append(held.drop())
         return
     point, edited, state = held.point, schedule.effective_from, schedule.state
-    known = held.entry.point_ms is not None  # else Redis has lost it, and no row has the epoch for its point
+    known = held.entry.point_ms is not None  # otherwise Redis has lost the point, and `point` is the epoch
     row = next((row for row in rows if row.due_at == point), None)
     owed = chain.left_undecided(schedule, state)
     decided = state.last_due_at is not None and point <= state.last_due_at
     if row is None and known:
-        if rows and decided:  # it came with the stretch that decided this one
+        if rows and decided:  # the stretch that decided this point also wrote this row
             verdicts.settle.append(held.go_to(rows[0].due_at, schedule))
             return
-        if owed is not None and owed < point <= edited:  # the edit came late, when a later point had fallen due
+        if owed is not None and owed < point <= edited:  # the edit arrived after a later point had become due
             verdicts.settle.append(held.go_to(owed, schedule))
             return
     if not schedule.enabled:
@@ -197,8 +188,8 @@ def _judge_schedule(held: Held, schedule: ScheduleRow | None, rows: list[RunRow]
         return
     upcoming = chain.next_point(schedule, state)
     first = rows[0].due_at if rows else upcoming
-    early = point > held.claimed_at  # its score was damaged
-    # See Note [What is owed]. What was due already when it was edited still runs once (rule R8).
+    early = point > held.claimed_at
+    # See Note [Only the first missing point runs]. A point due before the edit still runs once (rule R8).
     if row is None and (point <= schedule.created_at or decided):
         owes = False
     elif row is None and point <= edited:
@@ -220,7 +211,7 @@ def _judge_schedule(held: Held, schedule: ScheduleRow | None, rows: list[RunRow]
 def _judge_disabled(
     held: Held, schedule: ScheduleRow, row: RunRow | None, verdicts: Verdicts, *, owed: datetime | None, decided: bool
 ) -> None:
-    """A point that waits for its retry ends as failed(paused); one that was due when it was disabled is skipped."""
+    """End a point that waits for its retry as failed(paused); skip a point that was due when it was disabled."""
     if row is not None:
         held.outcome = Outcome(row, schedule, version_of(row))
         held.close(row, Status.FAILED if row.status == Status.RETRYING else Status.LOST, "paused")
@@ -229,7 +220,7 @@ def _judge_disabled(
         held.entry.point_ms is not None and not decided and schedule.created_at < held.point <= schedule.effective_from
     ):
         run = held.new_run(schedule, held.point)
-        if held.point < schedule.effective_from:  # more may have fallen due by then, of this definition or others
+        if held.point < schedule.effective_from:  # other points may have become due before the edit
             run.last_due_at, run.points = schedule.effective_from, 0
         held.outcome = Outcome(run, schedule)
         held.close(run, Status.SKIPPED, "paused")
@@ -242,7 +233,7 @@ def _judge_disabled(
 def _left_by_edit(
     held: Held, schedule: ScheduleRow, owed: datetime | None, verdicts: Verdicts, reason: str = "edited"
 ) -> None:
-    """Explain what the definition before an edit left undecided, as one stretch. See Note [Left by an edit]."""
+    """Record the points that an edit left undecided as one stretch. See Note [Left by an edit]."""
     point, edited = held.point, schedule.effective_from
     first = point + timedelta(milliseconds=1) if point <= edited else owed
     if first is None or first > edited:
@@ -253,8 +244,7 @@ def _left_by_edit(
 
 
 def _judge_new(held: Held, schedule: ScheduleRow, verdicts: Verdicts) -> None:
-    """A point without a row: on time, or for the policies to decide."""
-    again = held.entry.lapsed  # another worker may have begun it
+    again = held.entry.lapsed
     skips, due_at = _decide_again(held, schedule) if again else _decide_at(held.claimed_at, held, schedule)
     skipped = [Outcome(held.skipped_run(schedule, skip), schedule) for skip in skips]
     for outcome in skipped[1:]:
@@ -279,9 +269,10 @@ def _judge_new(held: Held, schedule: ScheduleRow, verdicts: Verdicts) -> None:
 
 
 def _decide_again(held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
-    """Return what is skipped, and which point runs, which another worker may have begun; None for none.
+    """Return the skipped stretches and the point that runs, None for none; another worker may have begun that point.
 
-    The worker whose lease ran out had decided, perhaps to skip, and may write that yet: Note [The newest runs at once].
+    The worker whose lease lapsed made a decision, perhaps to skip, and may still write it. See Note [The newest runs at
+    once].
     """
     point, lapsed_ms = held.point, held.entry.lapsed_ms
     if lapsed_ms is None or point <= schedule.effective_from or schedule.overlap == Schedule.Overlap.ALLOW:
@@ -296,10 +287,10 @@ def _decide_at(now: datetime, held: Held, schedule: ScheduleRow) -> tuple[list[S
     point, state = held.point, schedule.state
     rule, base = schedule.rule_and_base(state)
     old = point <= schedule.effective_from
-    if old:  # of the definition before: what is missed now has no points before the edit
+    if old:  # a point of the old definition: the new rule must yield no points before the edit
         rule = Windowed(rule, start=base + timedelta(microseconds=1))
     skips, due_at = decide_all(rule, point, now, state.busy_from, state.last_finished_at, schedule.policies)
-    if skips and old:  # a stretch, or what follows, would hold what the edit left
+    if skips and old:  # anything more would include the points that the edit left
         return [replace(skips[0], last=point, points=1)], None
     if due_at is not None and due_at.microsecond % 1000:
         due_at = from_ms(to_ms(due_at))
@@ -307,7 +298,7 @@ def _decide_at(now: datetime, held: Held, schedule: ScheduleRow) -> tuple[list[S
 
 
 def _judge_again(held: Held, verdicts: Verdicts) -> None:
-    """A retry, or a point whose last holder may have died: runs unjudged, but within the catch-up window."""
+    """Judge a retry, or a point whose last holder may have died: run it if it is within the catch-up window."""
     run, schedule = held.outcome.run, held.outcome.schedule
     assert schedule is not None  # noqa: S101 - it is no job
     if too_old(run.due_at, held.claimed_at, schedule.policies):
@@ -321,25 +312,24 @@ def _judge_again(held: Held, verdicts: Verdicts) -> None:
 
 
 def _prepare(held: Held, task: AnyTask, timeout: timedelta | None) -> None:
-    """Note what is executed, for how long it may run, and how often an execution of it did not end."""
     run = held.outcome.run
     held.task, held.limit = task, None if timeout is None else max(0.0, timeout.total_seconds())
-    # With the one that would begin now: a `running` row was never concluded.
+    # A `running` row was never concluded, so it counts.
     held.take_overs = run.reclaims + (run.status == Status.RUNNING)
 
 
 Tell = Callable[[Outcome], None]
-#: What a row gets back where the execution that it tells of did not begin.
+#: Fields that are restored if the execution recorded in the row did not begin.
 _RESTORED = (
     "status", "reclaims", "fence", "worker", "started_at", "finished_at", "reason", "error", "attempts", "unique_key",
 )  # fmt: skip
 
 
 def take_over(held: Held, *, poison: bool) -> None:
-    """Fill in the row: it runs under this lease, or is lost(poison). See Note [Take-over]."""
+    """Fill in the row as running under this lease, or as lost(poison). See Note [Take-over]."""
     run = held.outcome.run
     held.before = {name: getattr(run, name) for name in _RESTORED}
-    if not run.pk:  # it is written for somebody of whom nothing else is known
+    if not run.pk:  # written for an earlier worker, of which only the claim time is known
         held.before |= {"worker": "", "started_at": held.lapsed_at}
     ledger.keep_former(run, held.lapsed_at)
     run.reclaims = held.take_overs
@@ -358,9 +348,9 @@ def take_over(held: Held, *, poison: bool) -> None:
 
 
 def write_running(starting: Sequence[tuple[Held, Outcome]], tell: Tell) -> list[Won]:
-    """Write the `running` rows of these entries, with what is skipped for them (rule R9); return what became of each.
+    """Write the `running` rows, with the points skipped for them (rule R9); return the result for each entry.
 
-    `tell` is called with what was skipped.
+    `tell` is called with each recorded skip.
 
     Raises:
         DatabaseError: Nothing was written.
@@ -371,13 +361,13 @@ def write_running(starting: Sequence[tuple[Held, Outcome]], tell: Tell) -> list[
         if result is Won.YES:
             tell(outcome)
     for (held, outcome), result in zip(starting, won, strict=False):
-        if result is Won.YES and outcome.owner is not None:  # what is skipped for it stands
+        if result is Won.YES and outcome.owner is not None:
             outcome.owner, held.beside = None, []
     return won[: len(starting)]
 
 
 def show(batch: Sequence[Held], tell: Tell) -> list[Held] | None:
-    """See `Trip.show` and Note [Shown while it runs]: what is taken over or tried again has its row already."""
+    """See `Trip.show` and Note [Shown while it runs]: a take-over or a retry has its row already."""
     fresh = [held for held in batch if held.outcome.seen is None or held.outcome.seen[0] == Status.QUEUED]
     if not fresh:
         return None
@@ -393,7 +383,7 @@ def show(batch: Sequence[Held], tell: Tell) -> list[Held] | None:
 
 
 def _running(held: Held, outcome: Outcome) -> Outcome:
-    """Return the row of a point while its task, in another thread, fills in what it will have become."""
+    """Return a running row as a copy, because the task's thread fills in the original."""
     run = copy.copy(outcome.run)
     run.status, run.attempt, run.started_at = Status.RUNNING, 0, run.started_at or held.claimed_at
     run.reason, run.error, run.result, run.finished_at, run.expires_at = "", "", None, None, None

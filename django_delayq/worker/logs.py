@@ -1,15 +1,15 @@
-"""How log lines of the worker look: to be read by people or, as JSON, by machines. Secrets are hidden.
+"""Formats the worker's log lines: for people or, as JSON, for machines. Hides secrets.
 
 Note [Nobody waits for the log]
-A pipe that nobody reads, or a handler that waits for a server, holds up whoever logs, and an exception in a handler
-reaches him. Who claims, renews and records must not depend on that. So while a worker runs, a `QueueHandler` stands in
-place of the handlers that each logger had when it started, and one thread, a `QueueListener`, calls these: in the order
-of the records, each in the context in which it was logged. That thread handles the records of this package as a whole,
-so that a handler that a task adds, or Sentry, holds up no worker either. It also writes what tasks print, and what
-commands and isolated tasks have printed: a task must not time out because standard output is a pipe that is full.
-MOST_WAITING records and printed texts may wait. Then our own records are dropped at once. Whoever else logs waits while
-the log moves on, as he would without a queue; once nothing was written for PATIENCE_SECONDS, his are dropped too. How
-many were dropped is logged when the log has caught up.
+A pipe that is not read, or a handler that waits for a server, blocks the code that logs; claims, renewals and records
+must not depend on that. So while a worker runs, a `QueueHandler` replaces the handlers that each logger had at the
+start, and one thread, a `QueueListener`, calls them in sequence, each in the context in which its record was logged.
+The thread handles all records of this package, including those for handlers that a task or Sentry adds, and writes the
+output of tasks and commands, so that a full standard output pipe cannot make a task time out.
+
+At most MOST_WAITING records and printed texts wait. At that limit, this package's own records are dropped at once.
+Other loggers wait, as they would without a queue, until nothing was written for PATIENCE_SECONDS; then their records
+are dropped too. When the log has caught up, the number of dropped records is logged.
 """
 
 import json
@@ -36,22 +36,22 @@ from ..text import iso, plain, redact_text
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: A KiB or so each.
+#: Maximum number of waiting records and texts, about 1 KiB each.
 MOST_WAITING: Final = 10_000
-#: Longer texts are printed in pieces, so that what waits is bounded; a line of a command stays whole.
+#: Maximum length of a printed text in the queue; longer texts are split, but the line of a command is not.
 PIECE_CHARS: Final = LONGEST_LINE + 1
-#: A log that writes nothing for so long does not move on.
+#: Seconds without a write after which the log counts as blocked.
 PATIENCE_SECONDS: Final = 1.0
-#: How long the process waits for its log when it ends.
+#: Maximum seconds that the process waits for its log at the end.
 END_SECONDS: Final = 1.0
 
 
 class LogQueue(QueueListener):
-    """A context, once in a process. See Note [Nobody waits for the log].
+    """A context, used once in a process. See Note [Nobody waits for the log].
 
-    What the handlers raise is printed to stderr, once for each cause. At the end all is written, or END_SECONDS have
-    passed; then what is left is lost, and nothing more is written. `direct`: without the queue and its thread, as in a
-    child that is forked meanwhile; whoever logs calls the handlers.
+    The first exception of a handler for each cause is printed to stderr. On exit everything is written within
+    END_SECONDS; the rest is lost. `direct`: without queue and thread, as in a forked child: the code that logs calls
+    the handlers.
     """
 
     def __init__(self, *, direct: bool = False) -> None:
@@ -79,13 +79,13 @@ class LogQueue(QueueListener):
             self._thread.join(END_SECONDS)
         if not self.stuck:
             self.restore()
-            while not self._waiting.empty():  # what came behind the end
+            while not self._waiting.empty():  # records that arrived after the sentinel
                 if (item := self._waiting.get_nowait()) is not None:
                     self.handle(item)
 
     @property
     def stuck(self) -> bool:
-        """After the end: say whether something is left that could not be written."""
+        """After the end: True if something could not be written."""
         return self._thread is not None and self._thread.is_alive()
 
     def restore(self) -> None:
@@ -100,17 +100,17 @@ class LogQueue(QueueListener):
     ) -> None:
         """Let the thread call a function with a record, in the context of this call."""
         context = copy_context()
-        context.run(current.set, None)  # what a handler prints is not said by the task
+        context.run(current.set, None)  # the output of a handler is not the task's output
         self.put(lambda each: context.run(call, each), record, waits=waits)
 
     def print(self, write: Callable[[str], object], text: str) -> None:
-        """Have a text be written; '' too."""
+        """Write a text, which may be empty, in the thread of the log."""
         for start in range(0, len(text) or 1, PIECE_CHARS):
             self.put(write, text[start : start + PIECE_CHARS])
 
     def put(self, call: Callable[[Any], object], arg: object, *, waits: bool = True) -> None:
-        """Have the thread of the log call this, or drop it where there is no room. Waits for room, if it is to."""
-        if self._direct or threading.current_thread() is self._thread:  # or: a handler that logs
+        """Make a call in the thread of the log. If the queue is full, drop it, with `waits` only after waiting."""
+        if self._direct or threading.current_thread() is self._thread:  # the latter: a handler that logs
             self.handle((call, arg))
             return
         while self._waiting.qsize() >= MOST_WAITING:
@@ -122,7 +122,7 @@ class LogQueue(QueueListener):
         self._waiting.put((call, arg))
 
     def handle(self, item: Any) -> None:
-        """Make a call that was put."""
+        """Make a queued call."""
         call, arg = item
         self._moved_at = time.monotonic()
         try:
@@ -133,14 +133,14 @@ class LogQueue(QueueListener):
                 text = "%d log records and printed texts were dropped: the log could not be written for a while."
                 logger.warning(text, dropped)
         except BaseException as error:
-            if self._direct and not isinstance(error, Exception):  # a `TaskTimeout` of whoever logs
+            if self._direct and not isinstance(error, Exception):  # a `TaskTimeout` for the code that logs
                 raise
             note_handler_failure(error)
         self._moved_at = time.monotonic()
 
 
 class _Queued(QueueHandler):
-    """In place of the handlers of a logger. Has no lock, which a `TaskTimeout` could leave locked."""
+    """Replaces the handlers of a logger. Has no lock, which a `TaskTimeout` could leave locked."""
 
     def __init__(self, log: LogQueue, handlers: list[logging.Handler]) -> None:
         super().__init__(log.queue)
@@ -149,7 +149,7 @@ class _Queued(QueueHandler):
     handle = QueueHandler.emit  # type: ignore[assignment]
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Let it say what it says now, whatever becomes of its arguments; as it is, where these do not fit."""
+        """Format the message now, before its arguments change; leave it unformatted if they do not fit."""
         if not record.args:
             return record
         said = copy(record)
@@ -170,8 +170,8 @@ _BREAK = re.compile(r"\s*[\r\n\t]\s*")
 
 
 class TaskFilter(logging.Filter):
-    """Adds to what is logged while a task runs which one that is: `task`, `queue`, `attempt`, `run` and `schedule` of a
-    due point, `job` of a job, and the ids of its trace. For handlers of your own; filters nothing out.
+    """Adds the running task to log records: `task`, `queue`, `attempt`, `run` and `schedule` of a due point or `job` of
+    a job, and the ids of its trace. For handlers of your own; filters nothing out.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -183,19 +183,18 @@ class TaskFilter(logging.Filter):
         return True
 
 
-#: The one on the logger of Django's tasks, whose line of a failed job so tells which one it was.
+#: The filter on Django's logger of tasks, which identifies the job in its messages about failures.
 TASK_FILTER = TaskFilter()
 
 
 class _Formatter(logging.Formatter):
-    """`process` is the worker's number under a supervisor, if it has one."""
+    """`process` is the worker's number under a supervisor."""
 
     def __init__(self, process: int | None = None) -> None:
         super().__init__()
         self._process = process
 
     def _below(self, record: logging.LogRecord) -> str:
-        """Return the traceback, '' where there is none."""
         return redact_text(record.exc_text or self.formatException(record.exc_info)) if record.exc_info else ""
 
 
@@ -203,7 +202,7 @@ class LineFormatter(_Formatter):
     """`2026-11-21 10:00:00.012 INFO  message`, in UTC."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, with a traceback below where there is one; that of an outcome stands in the ledger."""
+        """Return the line, followed by the traceback; the traceback of an outcome is stored in the ledger instead."""
         moment = datetime.fromtimestamp(record.created, UTC)
         mark = "" if self._process is None else f"[{self._process}] "
         text = redact_text(record.getMessage())
@@ -215,7 +214,7 @@ class LineFormatter(_Formatter):
 
 
 class JsonFormatter(_Formatter):
-    """One JSON object per line: `time`, `level`, `logger`, `message`, perhaps `process`, and an outcome's fields."""
+    """One JSON object per line: `time`, `level`, `logger`, `message`, `process` if set, and an outcome's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object on one line."""

@@ -1,11 +1,9 @@
-"""The worker's loop: claim what is due, have it judged, executed and recorded, sleep until the next point.
-
-`round()` does what can be done now and returns the seconds until there may be more; `run()` is a short loop over it.
+"""The worker's loop: claims due entries, has them judged, executed and recorded, and sleeps until the next point.
 
 Note [Rounds]
-Whatever a worker does again and again is a `round()`: of the loop, of `LeaseKeeper`, of `Upkeep`. A thread only calls
-it, and waits in between. So whoever has a clock and a server of its own can play a worker in one thread, in any order
-of rounds, without a thread or a second that passes.
+Each repeated activity of a worker is a `round()`: of the loop, of `LeaseKeeper`, of `Upkeep`. Its thread only calls it
+and waits in between. With a fake clock and a fake server, a test can thus run a worker in one thread, with the rounds
+in any sequence and no real waiting.
 """
 
 import logging
@@ -40,11 +38,11 @@ from .upkeep import Upkeep
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Redis answers a claim within milliseconds; what takes longer is a server in trouble.
+#: Timeout of Redis calls in seconds. A claim takes milliseconds; a longer one means that the server is in trouble.
 TIMEOUT_SECONDS = 5.0
-#: While claimed entries wait for a slot, look again so soon: they may have to be handed back.
+#: Seconds between two looks while claimed entries wait for a slot: they may have to be handed back.
 WAITING_SECONDS = 0.25
-#: Threads without work end at once; one that hangs in a task is not waited for.
+#: Maximum seconds to wait for idle threads at the end; a thread that hangs in a task is not waited for.
 SLOTS_SECONDS = 1.0
 #: Seconds between two looks in a drain: nothing wakes the loop when a receiver returns.
 LITTLE_SECONDS = 0.005
@@ -52,17 +50,17 @@ WAKE = "wake"
 
 
 class Worker:
-    """One process' worth of work on some queues. `run()` returns one of `options.py`.
+    """One process' work on some queues. `run()` returns an exit status of `options.py`.
 
-    It raises `ForeignLayout` where the prefix is, or becomes, another database's, and `OutdatedRelease` where the
-    database is, or becomes, that of a later release.
+    It raises `ForeignLayout` if the prefix belongs to another database, and `OutdatedRelease` if the database was
+    migrated by a later release, at the start or later.
 
     Guarantees: an entry that this worker cannot finish (killed, cut off) comes due again when its lease ends. Does not
     guarantee that a task runs only once; its outcome is recorded once.
     """
 
     def __init__(self, options: WorkerOptions, *, slots: type[Slots] = Slots) -> None:
-        """`slots`: what executes; by default threads."""
+        """`slots` is the class that executes entries; by default it uses threads."""
         self.options = options
         self.broker = Broker(timeout_seconds=TIMEOUT_SECONDS, worker=options.name)
         self.config = self.broker.config
@@ -106,33 +104,31 @@ class Worker:
         self.counting = Counting(self.broker, self.trip.counted, self.timers)
         self.trip.counted.since = utcnow()
         self.trip.counted.paused_at = self.controls.paused_at
-        self.moved_at = 0.0  # monotonic, when the loop came by last, or comes at the latest; 0 before it begins
+        self.moved_at = 0.0  # monotonic second at which the loop last ran, or must run again; 0 before it begins
         self.stopping = self.aborted = False
-        self.grace_ends_at = 0.0  # monotonic, once it drains
-        self.leaving = ""  # why this process is to be replaced
+        self.grace_ends_at = 0.0  # monotonic second, set by the drain
+        self.leaving = ""
         self.failure: Exception | None = None
-
-    # -- life
 
     def wake(self) -> None:
         """Make the loop look again. Safe in a signal handler: SimpleQueue.put is reentrant."""
         self.inbox.put(WAKE)
 
     def stop(self) -> None:
-        """Ask for a drain; a second call ends it at once. Safe in a signal handler."""
+        """Request a drain; a second call ends it at once. Safe in a signal handler."""
         self.aborted = self.stopping
         self.stopping = True
         self.wake()
 
     def fail(self, error: Exception) -> None:
-        """End this worker: it must not go on. `run` raises the error after the drain."""
+        """Drain this worker because it must not go on; `run` then raises the error."""
         logger.error("%s This worker drains and ends.", error)
         self.failure = error
         self.stopping = True
         self.wake()
 
     def describe(self) -> dict[str, Any]:
-        """Return what its heartbeat tells of it beside its queues. Called by another thread."""
+        """Return the details of its heartbeat, except its queues. Called by another thread."""
         told = {"threads": self.options.threads, "running": self.slots.running, "held": len(self.keeper)}
         with suppress(OSError):
             told["memory_mb"] = round(resident_mb())
@@ -140,7 +136,7 @@ class Worker:
 
     @tracing.quiet()
     def run(self) -> int:
-        """Work until stopped or to be replaced, in burst mode until nothing is due; then drain."""
+        """Work until stopped or due for replacement, in burst mode until nothing is due; then drain."""
         try:
             self.upkeep.begin(burst=self.options.burst, stopping=lambda: self.stopping)
             self.keeper.start()
@@ -154,7 +150,7 @@ class Worker:
                 raise self.failure
             return exit_status
         finally:
-            self.keeper.stop()  # first: what did not end is not to be kept from others while the rest ends
+            self.keeper.stop()  # first, so that other workers can take over unfinished entries
             self.upkeep.end()
             pings.flush()
             self.timeouts.stop()
@@ -162,10 +158,7 @@ class Worker:
             connections.close_all()
 
     def round(self, wait_seconds: float = 0.0) -> float:
-        """Wait at most so long for what is reported or told, and do what can be done then; see Note [Rounds].
-
-        Returns the seconds until there may be more.
-        """
+        """Wait at most this long for messages, then do what is due; return the seconds until the next round."""
         self._wait(wait_seconds)
         if self.stopping or self.leaving:
             return 0.0
@@ -173,14 +166,14 @@ class Worker:
             seconds = self.tick()
             self.recorder.tell()
             return seconds
-        except Exception:  # one thing that nobody foresaw must not end what everything else depends on
+        except Exception:  # an unexpected error must not end the worker
             if self.options.burst:
                 raise
             logger.exception("Something unforeseen; going on.")
             return 1.0
 
     def _wait(self, seconds: float) -> None:
-        """Take all that is reported and told by now; wait for the first of it."""
+        """Process all messages in the inbox; wait for the first one."""
         self.moved_at = time.monotonic() + max(0.0, seconds)
         try:
             item = self.inbox.get(timeout=seconds) if seconds > 0 else self.inbox.get_nowait()
@@ -199,7 +192,7 @@ class Worker:
         if ended:
             self.recorder.add([held for held in ended if held.executed])
         for held in ended:
-            if not held.executed:  # its lease was over, or it could not be executed
+            if not held.executed:  # its lease had ended, or it could not be executed
                 self.keeper.discard([held])
             if held.hung:
                 self.recorder.untold.append(partial(spans.finish, held))
@@ -207,13 +200,11 @@ class Worker:
 
     @property
     def runs(self) -> int:
-        """How many executions were recorded or lost, each attempt is one; what was never called is none."""
+        """Number of attempts that were recorded or lost; entries that were never called do not count."""
         return self.recorder.runs
 
-    # -- one round
-
     def tick(self) -> float:
-        """Record, claim and start what can be now; return the seconds until the next look is due."""
+        """Record, claim and start entries; return the seconds until the next tick is due."""
         self._write()
         refused = len(self.recorder.refusals.rows)
         if self.options.max_runs is not None and self.recorder.runs + refused >= self.options.max_runs:
@@ -221,7 +212,7 @@ class Worker:
             return 0.0
         now = time.monotonic()
         if self.trouble.until > now or self.recorder.full:
-            self.trip.counted.since = utcnow()  # what falls due in an outage is no overload
+            self.trip.counted.since = utcnow()  # points due in an outage are not overload
         if self.trouble.until > now:
             return self.trouble.until - now
         turns = self.timers.turns(now)
@@ -242,7 +233,6 @@ class Worker:
         return self._until_next(now, room)
 
     def _write(self) -> None:
-        """Record what has ended, and show what runs, unless a server is in trouble."""
         now = time.monotonic()
         if self.trouble.until <= now:
             runs = self.recorder.runs
@@ -255,14 +245,13 @@ class Worker:
                 self.showing.round()
 
     def _looked(self, empty: list[Shard]) -> None:
-        """Redis answers; what is empty there may have been flushed."""
         if None in self.broker.epochs(empty):
             self.upkeep.rebuild_soon()
         if self.trouble.until and self.trouble.redis_worked():
             self.upkeep.redis_is_back()
 
     def _until_next(self, began: float, room: int) -> float:
-        """Return the seconds until there may be something to do; in burst mode, stop where nothing is left."""
+        """Return the seconds until the next tick; in burst mode, stop if nothing is left."""
         now, cap = time.monotonic(), self.config.idle_cap_seconds
         showing = self.showing.look_at if self.slots.busy else math.inf
         counting = self.counting.again if self.trip.counted else math.inf
@@ -277,13 +266,11 @@ class Worker:
             self.stopping = self.timers.nothing_now(began)
         return 0.0 if self.stopping else min(seconds, max(0.0, max(again, self.trouble.until) - now))
 
-    # -- the end
-
     def _is_unfinished(self) -> bool:
         return bool(len(self.keeper) or self.recorder.again < math.inf or self.slots.telling)
 
     def drain(self) -> int:
-        """Release what did not start, finish and record what runs, within the grace. Returns the exit status."""
+        """Release unstarted entries, finish and record running ones within the grace, and return the exit status."""
         if self.leaving and not self.stopping:
             logger.warning("This process is to be replaced by a fresh one: %s.", self.leaving)
         self.dispatcher.release_all()

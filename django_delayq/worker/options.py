@@ -1,4 +1,4 @@
-"""What a worker is told at its start. Values only."""
+"""The options and exit statuses of a worker. Values only."""
 
 import os
 import secrets
@@ -6,20 +6,20 @@ import socket
 from dataclasses import dataclass, field
 from typing import Final
 
-#: Drained: nothing of this process is left in Redis.
+#: Drained: this process holds nothing in Redis.
 OK: Final = 0
-#: Ended with entries unfinished, whose leases must run out. Django ends with the same number after a `CommandError`.
+#: Ended with unfinished entries, whose leases must run out. Django uses the same status after a `CommandError`.
 UNFINISHED: Final = 1
-#: Drained, as far as it went, because this process should not go on (a task hangs in it): a fresh one is to take its
-#: place. The number is EX_TEMPFAIL of sysexits.h, which neither Python nor a shell uses by itself.
+#: Drained as far as possible, because this process must be replaced by a fresh one (a task hangs in it). The number is
+#: EX_TEMPFAIL of sysexits.h, which neither Python nor a shell uses by itself.
 RECYCLE: Final = 75
-#: Drained, because the database was migrated to the layout of a later release: unless that is installed by now, a start
-#: is in vain. The number is EX_CONFIG of sysexits.h.
+#: Drained because a later release has migrated the database; a restart is useless until that release is installed.
+#: The number is EX_CONFIG of sysexits.h.
 OUTDATED: Final = 78
 
 
 def worker_name() -> str:
-    """Return a name that no other process has: host, process id, and a random part (ids come again)."""
+    """Return a unique name for this process: host, process id (which may be reused), and a random part."""
     return f"{socket.gethostname()[:40]}:{os.getpid()}:{secrets.token_hex(3)}"
 
 

@@ -1,25 +1,22 @@
-"""Outcomes into the database, then out of Redis. Keeps what a failing server did not take.
+"""Writes outcomes to the database, then settles them in Redis. Keeps the outcomes that a failing server did not take.
 
 Note [Kept while locked]
-What the ledger leaves out (`ledger/locks.py`, Note [Nobody's row is waited for]) stays here under its renewed lease,
-and is tried again after as long as it has waited already, a second at most. Each is named once in the log, when it has
-waited for TELL_SECONDS, together with whoever probably has the lock. A schedule whose outcome waits is not claimed
-meanwhile; but everything else is, and where more and more rows are locked, more and more would be executed that cannot
-be recorded. So where a batch of them waits, nothing more is claimed.
+Outcomes that the ledger skips because of a lock (`ledger/locks.py`, Note [Nobody's row is waited for]) stay here
+under their renewed leases. Each is retried after as long as it has already waited, at most a second, and logged once,
+after TELL_SECONDS, with the probable owner of the lock. Only the schedule itself is not claimed in the meantime,
+until a whole batch of outcomes waits: then nothing more is claimed, because it could not be recorded.
 
 Note [Whose fault]
-The class of an error is no evidence. A missing column or partition, a constraint or a trigger refuses every row with
-the same IntegrityError or DataError as a bad row. So a batch that is refused is written one by one, and a row is at
-fault only where it is refused once more after other rows of its sort (`Held.sort`) were taken. Only then it is
-discarded: it comes due again when its lease ends. What every row meets is an outage. The rows stay here, under their
-renewed leases: discarded, what has succeeded would be executed again, and in the end be lost(poison).
+A missing column or partition, a constraint or a trigger refuses every row with the same IntegrityError or DataError as
+a bad row, so the class of an error does not show which rows are at fault. A refused batch is written row by row, and a
+row is at fault only if it is refused again after other rows of its sort (`Held.sort`) were taken. Such a row is
+discarded: it comes due again when its lease ends. Other refused rows stay here under their renewed leases; if they were
+discarded, succeeded runs would be executed again and end as lost(poison). After each pause one row is retried, and all
+rows of a sort once one of them was taken. While a batch of rows waits here, nothing more is claimed.
 
-One row is tried again after each pause, and all rows of a sort once one of it was taken. While a batch of rows waits
-here, nothing more is claimed.
-
-For some errors no evidence counts, since good rows meet them while others are taken: a sequence is behind its table, as
-after a restore, or a partition is missing. These rows stay here until the database takes them. Errors of other classes
-(no connection, a standby that only reads, a right that was revoked) concern every row, and are not kept here.
+Two errors can refuse good rows while others are taken: a sequence is behind its table, as after a restore, or a
+partition is missing. These rows stay here until the database takes them. Errors of other classes (no connection, a
+read-only standby, a revoked privilege) concern every row; `Trouble` handles them.
 """
 
 import logging
@@ -41,17 +38,15 @@ from .trouble import Trouble
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Seconds between two tries of refused rows, the first and the longest.
+#: Seconds between two tries of refused rows, the shortest and the longest pause.
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
-#: Seconds between two tries of locked rows, the first and the longest.
+#: Seconds between two tries of locked rows, the shortest and the longest pause.
 FIRST_SECONDS, MOST_SECONDS = 0.05, 1.0
-#: Who locks a row for less is not worth a line.
+#: Seconds after which the log reports a locked row.
 TELL_SECONDS = 1.0
-#: So many are named in a line.
 NAMED = 5
-#: Seconds between two writes of counts, and after a failure: counts are worth no trouble.
+#: Seconds between two writes of counts, and after a failure.
 EVERY_SECONDS, AGAIN_SECONDS = 1.0, 10.0
-#: PostgreSQL's codes of errors.
 UNIQUE_VIOLATION, CHECK_VIOLATION = "23505", "23514"
 
 
@@ -61,9 +56,9 @@ def may_concern_some(error: Exception) -> bool:
 
 
 def is_passing(error: Exception) -> bool:
-    """Return whether no row is at fault for this error, however many others are taken. See Note [Whose fault].
+    """Return whether this error never proves a row at fault, even if others are taken. See Note [Whose fault].
 
-    PostgreSQL says so by its code and the name of the constraint: its messages are in the language of the server.
+    PostgreSQL is checked by error code and constraint name, because its messages are in the language of the server.
     """
     cause = error.__cause__
     diagnostics = getattr(cause, "diag", None)
@@ -73,22 +68,22 @@ def is_passing(error: Exception) -> bool:
 
 
 class Refusals:
-    """Refused rows, in the order of their tries. Used by the loop's thread only."""
+    """Refused rows, in the sequence of their retries. Used by the loop's thread only."""
 
     def __init__(self) -> None:
         self.rows: dict[Held, None] = {}
-        self._taken: Counter[Hashable] = Counter()  # rows of each sort, since the first refusal
-        #: True from the first refusal on, until all is taken again.
+        self._taken: Counter[Hashable] = Counter()  # by sort, since the first refusal
+        #: True from the first refusal until all rows are taken again.
         self.told = False
         self._pause, self._again = PAUSE_SECONDS, 0.0
 
     @property
     def again(self) -> float:
-        """The monotonic second of the next try, 0 for now. For where a row waits."""
+        """The monotonic second of the next try, 0 for now. Only meaningful if a row waits."""
         return 0.0 if any(map(self._has_evidence, self.rows)) else self._again
 
     def due(self, now: float) -> list[Held]:
-        """Take out the rows that are to be tried again at this monotonic second."""
+        """Remove and return the rows to retry at this monotonic second."""
         found = list(filter(self._has_evidence, self.rows))
         if not found and self.rows and now >= self._again:
             found = [next(iter(self.rows))]
@@ -118,11 +113,11 @@ class Refusals:
         return False
 
     def passed(self, batch: Iterable[Held]) -> None:
-        """Note that the database refused none of these; what it has taken is evidence."""
+        """Note that the database refused none of these; rows that it took count as evidence."""
         for held in batch:
             self._taken[held.sort] += held.taken
             if held.refused is not None:
-                self._again = 0.0  # the next one may be taken too
+                self._again = 0.0
         if not self.rows:
             self.told = False
             logger.info("All outcomes are taken again.")
@@ -132,30 +127,29 @@ class Refusals:
 
 
 class Recorder:
-    """Writes in batches. What could not be written stays here, under its renewed lease, for the next call.
+    """Writes in batches. Outcomes that could not be written stay here, under renewed leases, for the next call.
 
-    The order is the guarantee: the database first; Redis only for what the database took. A crash in between repeats a
-    wake-up, never an outcome. Used by the loop's thread only.
+    Guarantee: the database is written first, and Redis is settled only for what the database took. A crash in between
+    repeats a wake-up, never an outcome. Used by the loop's thread only.
     """
 
     def __init__(self, trip: Trip, keeper: LeaseKeeper, trouble: Trouble, timers: Timers) -> None:
-        """`timers` is told when something comes due that was settled."""
         self.trip, self.keeper, self.trouble, self.timers = trip, keeper, trouble, timers
         self.size = keeper.batch_size
         self._unrecorded: list[Held] = []
         self._unsettled: dict[Shard, list[Held]] = {}
-        self._locked: dict[Held, float] = {}  # to be tried once more at these monotonic seconds
+        self._locked: dict[Held, float] = {}  # the monotonic second of each one's next try
         self.refusals = Refusals()
-        #: How many executions left here, each attempt is one; what was never called is none.
+        #: Number of executed attempts that were settled or lost; entries that were never called do not count.
         self.runs = 0
-        #: Calls of receivers, to be made by `tell`. None of them raises.
+        #: Calls of receivers, made by `tell`. None of them raises.
         self.untold: deque[Callable[[], None]] = deque()
-        #: True while so much waits for locked rows, or was refused, that nothing more is to be claimed.
+        #: True while a batch of outcomes is locked or refused, so that nothing more may be claimed.
         self.full = False
 
     @property
     def again(self) -> float:
-        """The monotonic second from which on `flush` has something to write: 0 for now, infinite for nothing at all."""
+        """The monotonic second at which `flush` next has something to write: 0 for now, infinite for never."""
         if self._unrecorded or self._unsettled:
             return 0.0
         again = self.refusals.again if self.refusals.rows else math.inf
@@ -163,26 +157,25 @@ class Recorder:
 
     @property
     def idle(self) -> bool:
-        """True where nothing is held but what the database refused."""
+        """True if the only entries held are those that the database refused."""
         waits = self._unrecorded or self._unsettled or self._locked
         return not waits and len(self.keeper) == len(self.refusals.rows)
 
     @property
     def locked(self) -> list[Held]:
-        """What waits for locked rows."""
         return list(self._locked)
 
     def add(self, entries: Iterable[Held]) -> None:
-        """Take what has an outcome, to be written and settled by `flush`."""
+        """Take entries with an outcome; `flush` records and settles them."""
         self._unrecorded.extend(entries)
 
     def settle(self, entries: Iterable[Held]) -> None:
-        """Take what needs no record (any more), to be settled by `flush`."""
+        """Take entries that need no record; `flush` settles them."""
         for held in entries:
             self._unsettled.setdefault(held.shard, []).append(held)
 
     def flush(self) -> None:
-        """Write everything that is here. Failures are the trouble's."""
+        """Write everything that is due. Failures are passed to `trouble`."""
         now = time.monotonic()
         again = self.refusals.due(now) if self.refusals.rows else []
         for held in [held for held, at in self._locked.items() if at <= now]:
@@ -204,7 +197,7 @@ class Recorder:
         self.full = max(len(self._locked), len(self.refusals.rows)) >= self.size
 
     def tell(self) -> None:
-        """Call the receivers of what was written. They may block: so this comes last in a round."""
+        """Call the receivers of written outcomes. They may block, so this is the last step of a round."""
         for calls in (self.trip.untold, self.keeper.untold, self.untold):
             while calls:
                 calls.popleft()()
@@ -212,10 +205,8 @@ class Recorder:
     def _record(self, singly: int) -> None:
         """Write batches from the head of the list, its first `singly` entries one by one. See Note [Whose fault].
 
-        Take out of it what was written, and what was refused alone.
-
         Raises:
-            django.db.Error: What is still in the list was not written.
+            django.db.Error: The entries still in the list were not written.
         """
         items = self._unrecorded
         while items:
@@ -249,10 +240,10 @@ class Recorder:
         self.trip.counted.add((of_kind, held.shard.queue, str(labels.get("task", ""))), DISCARDED)
 
     def _settle(self) -> None:
-        """Settle batches from the heads of the lists; take out what Redis has let go.
+        """Settle batches from the heads of the lists; remove the settled entries.
 
         Raises:
-            BrokerError: What is still in the lists may have been settled; settling it once more does no harm.
+            BrokerError: Entries still in the lists may have been settled; settling them again is harmless.
         """
         for shard, entries in list(self._unsettled.items()):
             while entries:
@@ -267,7 +258,7 @@ class Recorder:
             del self._unsettled[shard]
 
     def _keep(self, items: Sequence[Held]) -> None:
-        """Keep what was found locked just now, and tell of what has waited for long. See Note [Kept while locked]."""
+        """Keep entries whose rows are locked, and log those that have waited long. See Note [Kept while locked]."""
         now = time.monotonic()
         for item in items:
             item.locked_at = item.locked_at or now
@@ -292,19 +283,19 @@ def _whose() -> str:
 
 
 class Counting:
-    """What Redis does not take waits for the next call, bounded as `Counts` is. Used by the loop's thread only."""
+    """Writes counts to Redis; on failure they wait, bounded by `Counts`. Used by the loop's thread only."""
 
     def __init__(self, broker: Broker, counted: Counts, timers: Timers) -> None:
-        """`timers` know the server's clock, which says what minute it is."""
+        """`timers` has the server's clock, which determines the minute."""
         self._minutes, self._timers = MinuteCounts(broker), timers
         self._counted = counted
-        #: All that was brought since this process began. It only grows; read by other threads.
+        #: All counts written since this process began. Only grows; read by other threads.
         self.brought = Counts()
-        #: The monotonic second from which on something may be brought.
+        #: The monotonic second of the next write.
         self.again = 0.0
 
     def write(self) -> None:
-        """Bring what there is; nothing more after the first failure, as the next one may take long to show."""
+        """Write all counts; stop at the first failure, since each further one may last until its timeout."""
         self.again = time.monotonic() + EVERY_SECONDS
         try:
             for queue in {queue for _, queue, _ in self._counted}:

@@ -1,7 +1,4 @@
-"""Has written what has run for a while, and stopped what people want stopped. Short tasks cost no write for that.
-
-See `judge.py`.
-"""
+"""Writes the rows of long executions, and stops executions on request. Short tasks cost no write. See `judge.py`."""
 
 import logging
 import time
@@ -20,7 +17,7 @@ logger = logging.getLogger("django_delayq.worker")
 
 
 class Stops:
-    """Reads requests, and has them followed; see `timeouts.py`, Note [Soft and hard timeouts]."""
+    """Reads requests to stop tasks and carries them out. See `timeouts.py`, Note [Soft and hard timeouts]."""
 
     def __init__(
         self, timeouts: Timeouts, *, read: Callable[[Collection[int]], Mapping[int, str]] = ledger.read_cancellations
@@ -29,7 +26,7 @@ class Stops:
         self._backoff = Backoff()
 
     def round(self, running: Collection[Held]) -> None:
-        """Have stopped what is to be. Without the database nothing is stopped, and nothing else happens."""
+        """Stop the tasks that users want stopped. Does nothing while the database does not answer."""
         named = {key: held for held in running if held.stopped_by is None and (key := held.stop_key)}
         if not named or time.monotonic() < self._backoff.until:
             return
@@ -46,7 +43,7 @@ class Stops:
                 logger.warning("%s is stopped by %s.", named[key].title, by or "somebody")
 
 
-#: Between two looks: a row comes at most so late, and what could not be written is tried again.
+#: Seconds between two looks: the maximum delay of a row, and the interval of retries.
 LOOK_SECONDS = 0.5
 
 
@@ -66,12 +63,12 @@ class Showing:
         self._trip = trip
         self._slots, self._keeper, self._trouble, self._stops = slots, keeper, trouble, stops
         self._after = after_seconds
-        #: The monotonic second from which on `round` has something to do, where something runs.
+        #: The monotonic second of the next `round`, if anything runs.
         self.look_at = 0.0
-        self._refused: set[Held] = set()  # those that run and shall have no row
+        self._refused: set[Held] = set()  # running entries that must get no row
 
     def round(self) -> None:
-        """Have written what has run for long enough. A failure of the database is noted, and raised to nobody."""
+        """Write the rows of executions that have run long enough. A database failure is noted and not raised."""
         now = time.monotonic()
         self.look_at = now + LOOK_SECONDS
         running = {held: now - began for held, began in self._slots.executing() if held in self._keeper}
@@ -85,7 +82,7 @@ class Showing:
             if refused is not None:
                 self._refused.update(refused)
                 self._trouble.database_worked(wrote=True)
-        except (DataError, IntegrityError):  # a row is at fault: its outcome tells
+        except (DataError, IntegrityError):  # a row is at fault, which the write of its outcome reports
             self._refused.update(late)
         except Error as error:
             self._trouble.database_failed(error, writing=True)

@@ -1,24 +1,23 @@
-"""The threads that run tasks, and how much may be claimed for them. Knows no Redis and no ledger.
+"""The threads that run tasks, and how many entries may be claimed for them. Uses neither Redis nor the ledger.
 
-Note [A context of its own]
-Each execution runs in a copy of its thread's context, which is empty, and the copy is thrown away: language, time zone,
-decimal context and context variables last until the end of the execution that sets them, receivers of its signals
-included. What Django keeps there on purpose are the clients of caches and the backends of tasks. Made anew for each
-execution, they would connect each time; so each thread makes them once, before its first execution. The locale is the
-whole process': a task that sets it changes it for what runs beside it, and it is put back when the next execution ends.
-Out of reach is what a task stores in a `threading.local`, a module, the environment or the working directory.
+Note [Each execution has its own context]
+Each execution, with the receivers of its signals, runs in a copy of its thread's empty context: language, time zone,
+decimal context and context variables do not outlast it. Django also keeps the clients of caches and the backends of
+tasks there, so each thread makes them before its first execution; otherwise each execution would connect again. The
+locale belongs to the process: a task that sets it affects concurrent tasks, until the next execution ends and
+restores it. Not isolated: `threading.local`, modules, the environment, the working directory.
 
 Note [Left open]
-What a task leaves of its connection would reach the next task of the thread. In a transaction that nobody ends the next
-one's writes are never committed, and its locks hold up everybody; a driver's connection that is closed is an error of
-the next one. Django's `close_old_connections` sees neither: it leaves alone what it takes for a block that will
-be left, and tries out only what has failed. So a connection that is not idle after a task is given up.
+A database connection that a task leaves in a bad state would affect the next task of the thread: in an open
+transaction its writes are never committed and its locks block others; a connection that the driver has closed raises
+an error. Django's `close_old_connections` skips a connection in an atomic block and tests only connections that
+failed, so a connection that is not idle after a task is replaced.
 
 Note [After the record]
-Receivers of `task_finished` and `run_finished`, and span processors, run in the thread that has executed the task,
-after its outcome was reported and, for receivers, recorded. They may block: so the thread takes no other entry before,
-and counts as one that sleeps. A record that takes longer than RECORD_SECONDS (the database is away, its row is locked)
-does not hold a thread up: then the loop calls the receivers, once it is written.
+Receivers of `task_finished` and `run_finished`, and span processors, run in the thread that executed the task, after
+its outcome was reported and, for receivers, recorded. They may block, so until they return the thread takes no other
+entry, but it counts as idle. If the record takes longer than RECORD_SECONDS (the database is unreachable, the row is
+locked), the loop calls the receivers instead.
 """
 
 import locale
@@ -42,11 +41,11 @@ from .held import Held
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Work claimed ahead of free slots is at most this much of measured time.
+#: Maximum work claimed ahead of free slots, in seconds of measured time.
 AHEAD_SECONDS = 0.25
-#: The weight of the newest duration in the running mean.
+#: Weight of the newest duration in the running mean.
 NEWEST = 0.2
-#: For so long a thread waits for the record of what it has executed, to call receivers.
+#: Maximum seconds that a thread waits for the record before the loop calls the receivers.
 RECORD_SECONDS = 1.0
 
 
@@ -54,10 +53,10 @@ class Slots:
     """A fixed number of threads with one inbox. `report` is called in a slot's thread with each finished entry.
 
     Note [Claim ahead]
-    A slot that waits for the next claim idles for a round trip, which is most of the time for tasks of microseconds. So
-    more than the free slots may be claimed, as much as the measured mean says will start within AHEAD_SECONDS. Once no
-    task has ended for that long, the mean is no longer to be trusted: nothing is claimed ahead, and what waits
-    unstarted is handed back for other workers.
+    A slot that waits for the next claim idles for a round trip, which is most of the time if tasks take microseconds.
+    So more entries than free slots may be claimed: as many as will start within AHEAD_SECONDS by the measured mean.
+    If no task has ended for that long, nothing is claimed ahead, and unstarted entries are handed back for other
+    workers.
     """
 
     def __init__(
@@ -67,23 +66,23 @@ class Slots:
         report: Callable[[Held], None],
         after: Callable[[Held], None] = lambda held: None,
     ) -> None:
-        """`call` executes an entry; where it says False, somebody else has reported the outcome already.
+        """`call` executes an entry; it returns False if the outcome was already reported by another thread.
 
-        `after` is called in the same thread once that is reported: see Note [After the record].
+        `after` is called in the same thread after the report: see Note [After the record].
         """
         self.threads = threads
         self._call = call
         self._report = report
         self._after = after
-        #: How many threads are in `after`.
+        #: Number of threads in `after`.
         self.telling = 0
         self._inbox: queue.SimpleQueue[Held | None] = queue.SimpleQueue()  # None ends a thread
         self._lock = threading.Lock()
-        #: How many were submitted, and have neither ended nor were taken back.
+        #: Number of entries that were submitted, and have neither ended nor been taken back.
         self.busy = 0
         self._mean: float | None = None
         self._last_end = 0.0
-        self._begun: list[tuple[Held, float] | None] = [None] * threads  # what each thread executes
+        self._begun: list[tuple[Held, float] | None] = [None] * threads  # what each thread executes, since when
         self._pool = [
             threading.Thread(target=self._run, args=(n,), name=f"delayq-slot-{n}", daemon=True) for n in range(threads)
         ]
@@ -94,7 +93,7 @@ class Slots:
             thread.start()
 
     def stop(self, timeout_seconds: float) -> bool:
-        """Let the threads end after what they run; say whether all did in time."""
+        """Let the threads end after their current entries; return True if all ended in time."""
         for _ in self._pool:
             self._inbox.put(None)
         end = time.monotonic() + timeout_seconds
@@ -104,7 +103,7 @@ class Slots:
         return not any(thread.is_alive() for thread in self._pool)
 
     def submit(self, items: Sequence[Held]) -> None:
-        """Queue entries for the next free slots, in this order."""
+        """Queue entries for the next free slots, in this sequence."""
         with self._lock:
             self.busy += len(items)
         for held in items:
@@ -112,25 +111,22 @@ class Slots:
 
     @property
     def waiting(self) -> int:
-        """Entries that did not start yet."""
         return self._inbox.qsize()
 
     @property
     def running(self) -> int:
-        """Entries that run now."""
         return max(0, self.busy - self.waiting)
 
     @property
     def free(self) -> int:
-        """Slots that would start another entry at once."""
         return max(0, self.threads - self.busy)
 
     def executing(self) -> list[tuple[Held, float]]:
-        """Return what runs now, each with the monotonic second at which it began."""
+        """Return the running entries, each with the monotonic second of its start."""
         return [item for item in self._begun if item is not None]
 
     def stalled(self) -> bool:
-        """Say whether all slots are busy and nothing has ended for a while. See Note [Claim ahead]."""
+        """Return True if all slots are busy and no task ended recently. See Note [Claim ahead]."""
         return self.busy >= self.threads and time.monotonic() - self._last_end >= AHEAD_SECONDS
 
     def capacity(self) -> int:
@@ -141,7 +137,7 @@ class Slots:
         return max(0, room - self.busy)
 
     def take_back(self) -> list[Held]:
-        """Take everything that did not start out of the inbox again."""
+        """Remove and return all entries that have not started."""
         taken = list[Held]()
         with suppress(queue.Empty):
             while (held := self._inbox.get_nowait()) is not None:
@@ -149,8 +145,6 @@ class Slots:
         with self._lock:
             self.busy -= len(taken)
         return taken
-
-    # -- in a slot's thread
 
     def _run(self, number: int) -> None:
         prepare_thread()
@@ -160,7 +154,7 @@ class Slots:
             try:
                 if not held.lapsed():
                     to_be_told = self._call(held)
-            except BaseException:  # neither the thread nor the entry may be lost by what nobody foresaw
+            except BaseException:  # an unexpected error must lose neither the thread nor the entry
                 logger.exception("%s could not be executed; it comes due again when its lease ends.", held.member)
                 held.executed = False
             self._begun[number] = None
@@ -174,7 +168,7 @@ class Slots:
                     self._last_end = time.monotonic()
                     mean = held.seconds if self._mean is None else self._mean
                     self._mean = mean + NEWEST * (held.seconds - mean)
-            if to_be_told:  # the loop, which this wakes, is to find the slot free
+            if to_be_told:  # this wakes the loop, which must find the slot free
                 self._report(held)
             if tells:
                 self._after(held)
@@ -184,15 +178,15 @@ class Slots:
 
 
 def prepare_thread() -> None:
-    """Make what all executions of this thread share. See Note [A context of its own]."""
+    """Make the objects that all executions of this thread share. See Note [Each execution has its own context]."""
     for handler in (caches, task_backends):
         for alias in handler:
-            with suppress(Exception):  # whoever uses it is told
+            with suppress(Exception):  # raised again for the code that uses it
                 handler[alias]
 
 
 def tidy_connections() -> None:
-    """Leave each connection of this thread closed, or idle and as old as Django allows. See Note [Left open]."""
+    """Close each connection of this thread that is left open or too old for Django. See Note [Left open]."""
     for connection in connections.all(initialized_only=True):
         if not _is_left_open(connection):
             with suppress(Exception):
@@ -202,7 +196,7 @@ def tidy_connections() -> None:
 
 
 def forget_connections() -> None:
-    """Give this thread new database connections: an exception from outside may have left these in any state."""
+    """Replace this thread's database connections: an asynchronous exception may have left them in any state."""
     for connection in connections.all(initialized_only=True):
         _forget(connection)
 
@@ -214,7 +208,7 @@ def _forget(connection: BaseDatabaseWrapper) -> None:
 
 
 def _is_left_open(connection: BaseDatabaseWrapper) -> bool:
-    """Say whether a transaction is open, in Django's eyes or only in the driver's, or the driver's end is closed."""
+    """Return True if a transaction is open, in Django or only in the driver, or if the driver's is closed."""
     if connection.in_atomic_block:
         return True
     driver: Any = connection.connection
@@ -222,21 +216,21 @@ def _is_left_open(connection: BaseDatabaseWrapper) -> bool:
         if driver is not None and connection.vendor == "sqlite":
             return bool(driver.in_transaction)
         if driver is not None and connection.vendor == "postgresql":
-            return bool(driver.info.transaction_status)  # 0 is idle; of a closed one it is "unknown"
+            return bool(driver.info.transaction_status)  # 0 is idle; a closed connection has "unknown"
     except Exception:  # closed
         return True
     return False
 
 
 class Contexts:
-    """Of one worker; made before its first execution, in the locale that all are to find."""
+    """Executes entries in contexts. Create it before the worker's first execution: it stores the locale to restore."""
 
     def __init__(self, call: Callable[[Held], bool], *, traces: bool = False) -> None:
         self._call = partial(spans.execute, call=call) if traces else call
         self._locale = locale.setlocale(locale.LC_ALL)
 
     def execute(self, held: Held) -> bool:
-        """Execute an entry in a context of its own. See Note [A context of its own] and `calling.py`."""
+        """Execute an entry in a context of its own. See Note [Each execution has its own context]."""
         close_old_connections()
         try:
             return copy_context().run(self._call, held)

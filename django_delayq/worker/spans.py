@@ -1,4 +1,4 @@
-"""A span for each execution, where traces are on. See `tracing.py`."""
+"""Creates a span for each execution if traces are on. See `tracing.py`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ TRACER = Guard("OpenTelemetry's tracer", BaseException)
 
 
 def execute(held: Held, call: Callable[[Held], bool]) -> bool:
-    """Execute an entry in a span: the parent of all that the task does there. `finish` ends it."""
+    """Execute an entry in a span, the parent of all spans that the task creates. `finish` ends it."""
     with TRACER:
         held.span = _begin(held)
     with tracing.within(held.span):
@@ -37,7 +37,7 @@ def _begin(held: Held) -> Any:
 
 
 def finish(held: Held) -> None:
-    """End the span of an execution: what became of it is filled in by now. Nothing where it has none."""
+    """End the span of an execution, with its outcome. Does nothing if there is no span."""
     span, held.span = held.span, None
     if span is not None:
         with TRACER:
@@ -52,7 +52,7 @@ def _finish(span: Any, held: Held) -> None:
     span.set_attribute("delayq.attempt", held.labels["attempt"])
     if lag is not None:
         span.set_attribute("delayq.lag", lag)
-    if failure is not None:  # its texts are without secrets, which those that OpenTelemetry would make are not
+    if failure is not None:  # its texts contain no secrets, unlike those that OpenTelemetry would format
         span.set_attribute("error.type", failure.path)
         said = {
             "exception.type": failure.path,
@@ -65,7 +65,7 @@ def _finish(span: Any, held: Held) -> None:
 
 
 def _attributes(held: Held) -> dict[str, Any]:
-    """Return what is known before the execution, by OpenTelemetry's conventions for messaging; `delayq.*` is ours."""
+    """Return the attributes known before the execution, by OpenTelemetry's conventions; `delayq.*` are our own."""
     labels, (due, _) = held.labels, held.waited
     return {
         "messaging.system": tracing.SYSTEM,

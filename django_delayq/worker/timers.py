@@ -1,12 +1,11 @@
-"""When to turn to which shard: at the times of known heads, and for regular looks at heads that no hint told of.
+"""When to claim from each shard: at the due times of known heads, and at regular looks in case a hint was lost.
 
 Claims nothing. Used by the loop's thread only.
 
 Note [All alike]
-Every worker claims from every shard when it knows that its head is due, so that nothing ever waits for a certain
-worker: the first one gets it, the others find nothing, which costs each one script that only reads. The looks at heads
-are shared: the more workers live, the less often each of them looks, at random times, so that all together look as
-often as a single one, up to FEWEST_LOOKS.
+Every worker claims from every shard whose head it knows to be due, so that no entry waits for a certain worker: the
+first one gets it, the others run one read-only script. Workers share the looks at heads, at random times: the more
+workers live, the less often each one looks, down to FEWEST_LOOKS times less often than a single worker.
 """
 
 import math
@@ -16,19 +15,19 @@ from collections.abc import Sequence
 
 from ..index import Broker, Shard
 
-#: How often to ask how many live, and what time it is; at first sooner, because a fleet starts at the same time. A
-#: worker that has said so for the last time two and a half heartbeats ago is dead.
+#: Seconds between two queries of the number of workers and the server's clock: the first interval is short, because a
+#: fleet starts at the same time. A worker whose last heartbeat was two and a half heartbeat intervals ago is dead.
 WORKERS_FIRST_SECONDS, WORKERS_SECONDS = 2.0, 60.0
 DEAD_AFTER_SECONDS = 75.0
-#: A worker among many looks this many times less often than a single one, not less: the others may serve other queues.
+#: Maximum factor by which a worker among many looks less often than a single one: the others may serve other queues.
 FEWEST_LOOKS = 20
-#: A shard is claimed from so often, whatever is known of it.
+#: Maximum seconds between two claims from a shard.
 LONGEST_SECONDS = 3600.0
-#: Longer than it takes all other workers to claim what is due.
+#: Seconds that entries are left to other workers: longer than all of them need to claim.
 STAND_BACK_SECONDS = 1.0
-#: It is done so often at most in one shard: what no worker knows must not keep all of them from everything else.
+#: Minimum seconds between two of these pauses in a shard: unknown tasks must not keep all workers from other entries.
 STAND_BACK_EVERY_SECONDS = 10.0
-#: A single worker asks a shard that was flushed so often whether it has been rebuilt; each of several less often.
+#: Seconds between two claims from a shard that is being rebuilt, by a single worker; several workers claim less often.
 REBUILD_SECONDS = 0.2
 
 
@@ -36,34 +35,32 @@ class Timers:
     """Knows per shard when to claim. See Note [All alike]."""
 
     def __init__(self, broker: Broker, shards: Sequence[Shard], *, cap_seconds: float, alone: bool) -> None:
-        """`alone`: mind no other workers."""
+        """`alone`: ignore other workers."""
         self.broker = broker
         self.shards = shards
-        self.workers = 1  # that live, this one too
+        self.workers = 1  # live workers, including this one
         self._cap_seconds = cap_seconds
         self._random = random.Random(broker.worker)  # noqa: S311 - spreads workers, and secures nothing
         self._turn = dict.fromkeys(shards, 0.0)  # monotonic second at which to claim
-        self._not_before = dict.fromkeys(shards, 0.0)  # monotonic second up to which to leave it to others
-        self._stood_back = dict.fromkeys(shards, -math.inf)  # monotonic second of the last time that it was
-        self._look_at = 0.0  # monotonic second of the next regular look
-        #: The monotonic second from which on `look` has something to ask.
+        self._not_before = dict.fromkeys(shards, 0.0)  # monotonic second until which other workers go first
+        self._stood_back = dict.fromkeys(shards, -math.inf)  # monotonic second at which that last began
+        self._look_at = 0.0
+        #: The monotonic second of the next `look`.
         self.ask_at = 0.0
         self._workers_at = math.inf if alone else 0.0
         self._workers_pause = WORKERS_FIRST_SECONDS
-        # The server's clock less the monotonic one. Each node of a cluster has a clock of its own.
+        # The server's clock minus the monotonic clock. Each node of a cluster has its own clock.
         self._offsets_ms = dict.fromkeys(shards, 0.0)
 
-    # -- told by others
-
     def claimed(self, shard: Shard, head_ms: int | None, now_ms: int) -> None:
-        """Note what a claim tells: the next head, and what the server's clock says now."""
+        """Note the reply to a claim: the next head, and the server's current time."""
         self._turn[shard] = time.monotonic() + LONGEST_SECONDS
         self.due(shard, head_ms, now_ms)
 
     def due(self, shard: Shard, due_ms: int | None, now_ms: int = 0) -> None:
-        """Note that something comes due at this time of the server's, None for never.
+        """Note that something comes due at this time of the server's clock, None for never.
 
-        `now_ms`: what the server's clock says now, 0 where that is not known.
+        `now_ms` is the server's current time, 0 if not known.
         """
         if now_ms:
             self._offsets_ms[shard] = now_ms - time.monotonic() * 1000
@@ -72,9 +69,9 @@ class Timers:
             self._turn[shard] = min(self._turn[shard], max(head, self._not_before[shard]))
 
     def stand_back(self, shard: Shard) -> bool:
-        """Leave what is due in this shard to the other workers for a moment, if there are any; say whether this is so.
+        """Leave due entries of this shard to the other workers for a moment; return False if that is not possible.
 
-        Not again for STAND_BACK_EVERY_SECONDS.
+        It is not possible without other workers, or again within STAND_BACK_EVERY_SECONDS.
         """
         now = time.monotonic()
         since = now - self._stood_back.get(shard, -math.inf)
@@ -87,25 +84,23 @@ class Timers:
         return True
 
     def put_off(self, shard: Shard, seconds: float) -> None:
-        """Note that nothing can be claimed there now: claim in so many seconds, whatever the head is."""
+        """Claim from this shard in this many seconds, whatever its head is."""
         self._turn[shard] = max(time.monotonic() + seconds, self._not_before[shard])
 
     def flushed(self, shard: Shard) -> None:
-        """Note that the shard is being rebuilt: claim from it again soon."""
+        """Claim again soon from a shard that is being rebuilt."""
         self.put_off(shard, REBUILD_SECONDS * self._random.uniform(1, self.workers))
 
-    # -- asked by the loop
-
     def server_ms(self) -> float:
-        """Return the server's clock, in a cluster that of the node which is ahead; 0 or so before anything is known."""
+        """Return the server's clock, in a cluster the latest of its nodes; a value near 0 if no clock is known yet."""
         return time.monotonic() * 1000 + max(self._offsets_ms.values())
 
     def until(self, now: float) -> float:
-        """Return the seconds until there is something to do."""
+        """Return the seconds until the next claim or look."""
         return max(0.0, min(self.ask_at, *self._turn.values()) - now)
 
     def nothing_now(self, now: float) -> bool:
-        """Say whether it is no shard's turn."""
+        """Return True if no claim is due."""
         return all(turn > now for turn in self._turn.values())
 
     def turns(self, now: float) -> list[Shard]:
@@ -113,13 +108,12 @@ class Timers:
         return sorted((shard for shard in self.shards if self._turn[shard] <= now), key=self._turn.__getitem__)
 
     def look(self, now: float) -> list[Shard] | None:
-        """Ask how many workers live, and for the heads of all shards, as far as it is time: a hint may have been lost.
+        """Query the number of live workers and the heads of all shards, each if it is due: a hint may have been lost.
 
-        Called from `ask_at` on. Returns the shards that are empty, perhaps because Redis was flushed; None where the
-        heads were not asked for.
+        Called from `ask_at` on. Returns the empty shards, which may have been flushed; None if the heads were not due.
 
         Raises:
-            BrokerError: It is still time.
+            BrokerError: The query stays due.
         """
         if now >= self._workers_at:
             self._count_workers()
@@ -135,8 +129,6 @@ class Timers:
         for shard, head_ms in zip(self.shards, heads, strict=True):
             self.due(shard, head_ms)
         return [shard for shard, head_ms in zip(self.shards, heads, strict=True) if head_ms is None]
-
-    # -- inside
 
     def _count_workers(self) -> None:
         clocks = self.broker.clocks_ms(self.shards)

@@ -1,16 +1,16 @@
-"""The trip of an entry, batch by batch: claim, renew, judge, begin, record, settle. In the loop's thread unless said.
+"""The steps of an entry, batch by batch: claim, renew, judge, begin, record, settle. In the loop's thread unless noted.
 
 Note [Ledger first]
-Rule R3. An outcome is written to the ledger before Redis hears of it, and Redis is only settled for what the ledger
-took. A crash between the two repeats a wake-up, which finds the point decided; in the other order it would lose the
-outcome. Whoever loses the ledger's compare-and-set does not touch Redis at all: the lease may be somebody else's, whose
-settle is the right one. The one exception is a row that is final: then nobody executes, perhaps nobody is left to
-settle, and the loser settles to the first missing point, as far as the fence lets it.
+Rule R3. An outcome is written to the ledger first, and Redis is settled only for outcomes that the ledger took. A
+crash between the two repeats a wake-up, which finds the point decided; the reverse sequence would lose the outcome. A
+worker that loses the ledger's compare-and-set does not change Redis, because another worker may have the lease. The
+exception is a row that is final: perhaps no other worker is left to settle it, so the loser settles to the first
+missing point, as far as the fence permits.
 
-Note [Next point]
-Rule R4. The next point comes from the point that was decided and from the definition, as the recording transaction sees
-it, and never from a worker's clock: a clock that is wrong, or an outage, must not move it. It is proposed even where it
-has passed already; what to do about a late point is judged when it is claimed.
+Note [The next point never comes from a clock]
+Rule R4. The next point is computed from the decided point and the definition as the recording transaction sees it: a
+wrong clock or an outage must not move it. It is proposed even if it has already passed; a late point is judged when
+it is claimed.
 """
 
 import logging
@@ -34,29 +34,25 @@ from .judge import judge, show, take_over, write_running
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Whose rows other transactions may have locked.
+#: Tables whose rows other transactions may have locked.
 TABLES = (Schedule, ScheduleState, Run)
 
 
 class Trip:
-    """What the worker does with entries, by an index, the ledger and the mirror."""
+    """A worker's operations on entries, by an index, the ledger and the sync."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        #: What became of entries, until it is brought to Redis.
+        #: Counts of outcomes that are not in Redis yet.
         self.counted = Counts()
-        #: Calls of receivers, to be made once what they tell of is written. None of them raises.
+        #: Calls of receivers, made once the outcomes are written. None of them raises.
         self.untold: deque[Callable[[], None]] = deque()
         self._lease_ms = int(index.config.lease_seconds * 1000)
-        self._unqueued: list[RunRow] = []  # points that became runs of their own, to be put into Redis
-        self._callbacks: list[RunRow] = []  # what follows outcomes, to be put there too
-
-    # -- from Redis
+        self._unqueued: list[RunRow] = []  # points that became separate runs, to be put into Redis
+        self._callbacks: list[RunRow] = []  # runs that follow outcomes, to be put into Redis
 
     def claim(self, shard: Shard, limit: int, request: int, deadline: float, most: int | None = None) -> Claimed:
-        """Lease what is due. The same `request` again returns what the lost reply had.
-
-        `most`: so many entries may be leased in the shard.
+        """Lease due entries, up to `most` leases in the shard. Repeating a `request` repeats a lost reply.
 
         Raises:
             BrokerError: The claim may have been executed.
@@ -73,17 +69,15 @@ class Trip:
         return Claimed(claim.now_ms, claim.head_ms, claim.epoch, entries)
 
     def renew(self, shard: Shard, batch: Sequence[Held]) -> set[str]:
-        """Extend leases; return the members whose lease is not ours any more. Called in the renewing thread.
+        """Extend leases; return the members whose lease is lost. Called in the renewing thread.
 
         Raises:
-            BrokerError: Nothing is known.
+            BrokerError: The leases may or may not have been extended.
         """
         return self.index.renew(shard, [(held.member, held.lease) for held in batch], lease_ms=self._lease_ms)
 
-    # -- before they run
-
     def judge(self, batch: Sequence[Held]) -> Verdicts:
-        """Read what the database says, and decide; write what has to stand there before anything is started."""
+        """Read the rows and decide; write the rows that must exist before anything is started."""
         try:
             verdicts = judge(batch, self.index)
             decided = [(held, chain.parse_member(held.member)) for held in verdicts.settle if held.entry.lapsed]
@@ -98,7 +92,6 @@ class Trip:
         return verdicts
 
     def _note(self, verdicts: Verdicts) -> None:
-        """Write what belongs into the database before anything is started or settled."""
         locked = set()
         recorded = ledger.record(verdicts.stretches) if verdicts.stretches else []
         for outcome, won in zip(verdicts.stretches, recorded, strict=True):
@@ -115,9 +108,7 @@ class Trip:
             verdicts.settle += [held.drop() for held in verdicts.park]
 
     def begin(self, batch: Sequence[Held]) -> Verdicts:
-        """Write that executions begin which may be repetitions, and count them; what is poison is decided (rule R6).
-
-        See `judge.py`, Note [Take-over].
+        """Mark and count possible repetitions; mark poison as lost (R6). See `judge.py`, Note [Take-over].
 
         Raises:
             DatabaseError: None of them may start.
@@ -138,14 +129,14 @@ class Trip:
                 held.outcome.seen = version_of(held.outcome.run)
                 verdicts.start.append(held)
             elif won is Won.LOCKED:
-                held.before = None  # nothing was written
+                held.before = None
                 verdicts.locked.append(held)
             else:
                 self._lost(held, verdicts)
         return verdicts
 
     def show(self, batch: Sequence[Held]) -> list[Held] | None:
-        """Write that these run, where no row says so yet. Return those that shall have no row; None if all have one.
+        """Write that these run, if no row shows it. Return the entries that must get no row; None if all have one.
 
         Raises:
             django.db.Error: Nothing was written.
@@ -155,13 +146,11 @@ class Trip:
     def _tell(self, outcome: Outcome) -> None:
         self.untold.append(announce(outcome, self.counted))
 
-    # -- after they ran
-
     def record(self, batch: Sequence[Held]) -> Verdicts:
-        """Write outcomes in one transaction: each entry is to be settled, locked or gone then. See Note [Ledger first].
+        """Write outcomes in one transaction and sort the entries: to settle, locked, or gone. See Note [Ledger first].
 
         Raises:
-            django.db.Error: Nothing was written; the same call may be repeated.
+            django.db.Error: Nothing was written; the call may be repeated.
         """
         entries: list[tuple[int, Outcome, Held | None]] = []
         for number, held in enumerate(batch):
@@ -182,7 +171,7 @@ class Trip:
                     if tell is not nothing:
                         self.untold.append(tell)
                     if owner is not None:
-                        owner.after = None  # else the recorder would call it too
+                        owner.after = None  # otherwise the recorder would call it too
                 if owner is not None:
                     owner.taken = not outcome.repeated
             if result is Won.YES and outcome.callback is not None:
@@ -192,10 +181,10 @@ class Trip:
         return verdicts
 
     def _after(self, held: Held, outcome: Outcome, result: Won, verdicts: Verdicts) -> None:
-        """Say what follows what was recorded: run members leave, a chain goes on. See Note [Next point]."""
+        """Choose the settlement after the record. See Note [The next point never comes from a clock]."""
         run, schedule = outcome.run, outcome.schedule
         if result in (Won.LOST, Won.GONE) and held.after is not None:
-            held.after = nothing  # its receivers would hear of an outcome that is not recorded
+            held.after = nothing  # the outcome is not recorded, so its receivers must not be called
         if result is Won.LOCKED:
             verdicts.locked.append(held)
         elif result is Won.GONE:
@@ -215,12 +204,12 @@ class Trip:
                 verdicts.settle.append(held.go_to(outcome.next_point, schedule))
 
     def _lost(self, held: Held, verdicts: Verdicts) -> None:
-        """Somebody else decided this point. See Note [Ledger first]."""
+        """Settle or drop a point that another worker decided. See Note [Ledger first]."""
         run = held.outcome.run
         logger.warning("%s was decided by another worker.", held.title)
         try:
             going_on = self._from_ledger(held, run)
-        except DatabaseError as error:  # whatever else is in this batch is written: let its lease end
+        except DatabaseError as error:  # the rest of this batch is already written: let this lease end
             logger.warning("%s is left to its lease: %s", held.member, error)
             going_on = None
         if going_on is None:
@@ -245,15 +234,11 @@ class Trip:
             point = None
         return held.go_to(point, schedule)
 
-    # -- back to Redis
-
     def give_back(self, batch: Sequence[Held], delay_ms: int) -> None:
-        """Have these be settled as not started, to come due after so long; take back what was written of their start.
-
-        So what did not start counts no take-over, although its row says that it runs.
+        """Mark entries as not started, due again after this delay, and undo the rows (and counts) of their start.
 
         Raises:
-            DatabaseError: They are to be settled all the same.
+            DatabaseError: The rows were not undone; the entries must be settled nevertheless.
         """
         for held in batch:
             held.wait("lapsed" if held.entry.lapsed else "release", delay_ms)
@@ -262,27 +247,27 @@ class Trip:
             ledger.undo_start([outcome for outcome, _ in begun], [before for _, before in begun])
 
     def settle(self, shard: Shard, batch: Sequence[Held]) -> list[Due]:
-        """Give leases back; return where something comes due for that, and when.
+        """Release leases; return when the next entries come due.
 
         Raises:
-            BrokerError: Settling them once more does no harm.
+            BrokerError: Settling the entries again is harmless.
         """
         dues = []
-        if self._unqueued:  # before the schedule goes on, or a crash would leave them to a sweep
+        if self._unqueued:  # before the schedule's settle, as a crash in between would leave them to a sweep
             runs = self._unqueued
             sync.put_runs(self.index, runs)
             self._unqueued = []
             shards = [self.index.shard_of(chain.member_of_run(run), run.queue) for run in runs]
             dues = [Due(there, to_ms(run.due_at)) for there, run in zip(shards, runs, strict=True)]
         settled = self.index.settle(shard, [held.settlement for held in batch if held.settlement is not None])
-        if self._callbacks:  # what is missed here, the next sweep puts there
+        if self._callbacks:  # on failure the next sweep puts them there
             callbacks, self._callbacks = self._callbacks, []
             sync.put_runs(self.index, callbacks)
         return [*dues, Due(shard, settled.head_ms, settled.now_ms)]
 
 
 def _beside(held: Held) -> list[Outcome]:
-    """Return what is to be recorded with an entry's own outcome, and without that not at all."""
+    """Return the outcomes that are recorded only together with an entry's own outcome."""
     outcome = held.outcome
     decided = outcome.run.apart or outcome.run.status not in OPEN
     if not (decided or outcome.owner is not None):

@@ -1,4 +1,4 @@
-"""Redis or the database does not answer: say it once, wait with growing delays, mend what can be mended."""
+"""Failures of Redis or the database: logs them once, retries with growing delays, repairs keys of a wrong type."""
 
 import logging
 import time
@@ -16,23 +16,23 @@ from ..index.connection import DamagedKeys
 logger = logging.getLogger("django_delayq.worker")
 
 
-#: Between two tries of a server.
+#: Seconds between two tries of a server, the shortest and the longest delay.
 FIRST_SECONDS, MOST_SECONDS = 0.1, 5.0
 
-#: So many members are remembered. While all of them come back, others wait the longest: few of them come at a time.
+#: Maximum number of remembered members. At that limit, other members wait for the longest delay.
 REMEMBERED = 10_000
 
 
 class Delays:
-    """Doubles from the first to the longest, in ms. A member that stays away for long begins anew."""
+    """Delays in ms per member, doubled each time up to a maximum. A member that stayed away for long restarts."""
 
     def __init__(self, first_ms: int, most_ms: int) -> None:
         self._first_ms, self._most_ms = first_ms, most_ms
-        #: The delay in ms and the second of the last time, the oldest first.
+        #: The last delay in ms, and when it began (monotonic seconds), the oldest first.
         self.members: dict[str, tuple[int, float]] = {}
 
     def next(self, member: str, now: float) -> int:
-        """Return the delay for a member that is handed back once more, at this monotonic second."""
+        """Return the delay for a member that is handed back again, at this monotonic second."""
         last_ms, _ = self.members.pop(member, (0, 0.0))
         self._forget_old(now)
         if not last_ms and len(self.members) >= REMEMBERED:
@@ -42,11 +42,10 @@ class Delays:
         return delay_ms
 
     def forget(self, member: str) -> None:
-        """Begin anew the next time: what it was handed back for is over."""
+        """Restart the delays of a member, because the reason for handing it back is gone."""
         self.members.pop(member, None)
 
     def _forget_old(self, now: float) -> None:
-        """Forget those that were not handed back for three times the longest delay."""
         while self.members:
             oldest = next(iter(self.members))
             if now - self.members[oldest][1] < 3 * self._most_ms / 1000:
@@ -55,33 +54,33 @@ class Delays:
 
 
 class Backoff:
-    """Doubles from 0.1 s to 5 s with each failure in a row; `failed` returns True for the first of a row."""
+    """A delay that doubles from 0.1 s to 5 s with each failure in a row."""
 
     def __init__(self) -> None:
         self.until = 0.0
         self._delay = 0.0
 
     def failed(self, now: float) -> bool:
-        """Note a failure at `now` (monotonic); say whether it is the first in a row, worth a log line."""
+        """Note a failure at `now` (monotonic); return True if it is the first in a row, worth a log line."""
         first = self._delay == 0.0
         self._delay = min(max(FIRST_SECONDS, self._delay * 2), MOST_SECONDS)
         self.until = now + self._delay
         return first
 
     def worked(self) -> bool:
-        """Note a success; say whether it ends a row of failures."""
+        """Note a success; return True if it ends a row of failures."""
         again = self._delay > 0.0
         self._delay = self.until = 0.0
         return again
 
 
 class Trouble:
-    """What stands between the loop and its servers."""
+    """Failures of the loop's two servers, and the time of the next try."""
 
     def __init__(self, broker: Broker, shards: Sequence[Shard]) -> None:
         self.broker = broker
         self.shards = shards
-        #: The monotonic second before which not to try again; 0 where all is well, and no success need be noted.
+        #: The monotonic second before which not to try again; 0 if no failure is noted.
         self.until = 0.0
         self._redis, self._database, self._writes = Backoff(), Backoff(), Backoff()
         self._told: set[type[Error]] = set()
@@ -90,7 +89,7 @@ class Trouble:
         self.until = max(self._redis.until, self._database.until, self._writes.until)
 
     def redis_worked(self) -> bool:
-        """Note a success; say whether it ends a row of failures."""
+        """Note a success; return True if it ends a row of failures."""
         again = self._redis.worked()
         if again:
             self._look_again()
@@ -98,7 +97,7 @@ class Trouble:
         return again
 
     def database_worked(self, *, wrote: bool = False) -> None:
-        """Note a success. Reading ends no row of failures to write: a standby can be read."""
+        """Note a success. A read does not end a row of failed writes, because a standby can be read."""
         again = self._database.worked()
         if (wrote and self._writes.worked()) or again:
             self._look_again()
@@ -106,7 +105,7 @@ class Trouble:
             logger.info("The database answers again.")
 
     def redis_failed(self, error: BrokerError, shard: Shard | None = None) -> None:
-        """Note a failure; keys of a foreign type are deleted, a rebuild brings back what stood there."""
+        """Note a failure; delete keys of a wrong type, whose content a rebuild restores."""
         if self._redis.failed(time.monotonic()):
             logger.error("%s Trying again; nothing is lost.", error)
         self._look_again()
@@ -114,10 +113,10 @@ class Trouble:
             repair(self.broker, self.shards if shard is None else [shard])
 
     def database_failed(self, error: Error, *, writing: bool = False) -> None:
-        """Note a failure, say once in a row what it is and what to do, and connect anew the next time."""
+        """Note a failure, log it once in a row with its remedy, and close the connection."""
         (self._writes if writing else self._database).failed(time.monotonic())
         self._look_again()
-        if type(error) not in self._told:  # after the end of a connection comes what the next one is told
+        if type(error) not in self._told:  # a lost connection is often followed by a different error
             self._told.add(type(error))
             text = str(error).strip()
             logger.error("The database cannot be used now: %s. Trying again; nothing is lost.%s", text, _remedy(error))
@@ -126,7 +125,7 @@ class Trouble:
 
 
 def repair(broker: Broker, shards: Sequence[Shard]) -> bool:
-    """Delete keys of a foreign type as far as Redis lets it; say whether there were any, so that a rebuild is due."""
+    """Delete keys of a wrong type as far as Redis permits; return True if there were any, so that a rebuild is due."""
     found = False
     with suppress(BrokerError):
         for shard in shards:
@@ -137,22 +136,22 @@ def repair(broker: Broker, shards: Sequence[Shard]) -> bool:
 
 
 def _remedy(error: Error) -> str:
-    """Return what to do where waiting alone does not help. SQLite has one class of errors for all of this."""
+    """Return the remedy if waiting alone does not help. SQLite has one class for all these errors."""
     text = str(error)
     if isinstance(error, InternalError) or "readonly" in text:
         return " If it only reads, as a standby does: let it write, or name the primary in DATABASES."
     if isinstance(error, ProgrammingError) or "no such" in text or "no column" in text:
         return " Run `manage.py migrate` with this code, and grant its user the rights on these tables."
-    if "_pkey" in text.partition("\n")[0]:  # what follows may quote the row
+    if "_pkey" in text.partition("\n")[0]:  # later lines may quote the row
         return " A sequence is behind its table, as after a restore: see `manage.py sqlsequencereset django_delayq`."
     return ""
 
 
 def forget_frames(error: BaseException) -> None:
-    """Let go of what the frames of an error hold: its cursors.
+    """Clear the frames of an error, which hold its cursors.
 
-    Django's database errors are part of a reference cycle, and SQLite keeps a closed connection open for as long as one
-    of its cursors exists: left to the garbage collector, an outage would cost descriptors with each try.
+    Django's database errors are part of a reference cycle, and SQLite keeps a closed connection open while one of its
+    cursors exists: without this, each try in an outage would leak descriptors until the next garbage collection.
     """
     link: BaseException | None = error
     while link is not None:

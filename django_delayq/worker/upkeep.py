@@ -1,14 +1,12 @@
-"""What a worker does beside its runs: guard the prefix, rebuild after a flush, sweep, say that it lives, hear hints.
+"""A worker's chores beside its runs: check the prefix, rebuild after a flush, sweep, send heartbeats, receive hints.
 
 Note [One lease]
-One worker at a time does what several would only do several times: full sweeps, rebuilds, pruning, sums of minutes,
-looks for alerts. It holds the key `<prefix>:upkeep` for `broker.UPKEEP_MS` and renews it every RENEW_SECONDS
-and after each page of the long chores. The others look when the lease would end, so that a holder that dies
-is replaced within these seconds; a holder that has lost the lease stops after the page that it is at.
-A worker that finds a shard flushed waits for no lease: it takes this over and rebuilds (`sync/rebuild.py`, Note [One
-worker rebuilds]). A worker that takes the lease because it is free rebuilds first what a dead holder has left.
-The lease only saves work: what is done twice does no harm. What must not wait for the end of a dead holder's lease each
-worker does for itself: delta sweeps.
+One worker at a time does the work that several would only repeat: full sweeps, rebuilds, pruning, sums of minutes,
+alert checks. It holds the key `<prefix>:upkeep` for `broker.UPKEEP_MS`, and renews it every RENEW_SECONDS and after
+each page of a long chore; without the lease it stops after the current page. Other workers check again when the lease
+would end, and the new holder first finishes a dead holder's rebuild. A worker that finds a shard flushed seizes the
+lease and rebuilds (`sync/rebuild.py`, Note [One worker rebuilds]). The lease only saves work; doing a chore twice is
+harmless. Delta sweeps cannot wait for the end of a dead holder's lease, so each worker does its own.
 """
 
 import json
@@ -38,22 +36,22 @@ from .trouble import Backoff, forget_frames, repair
 logger = logging.getLogger("django_delayq.worker")
 
 DELTA_SECONDS = 2.0
-#: A full sweep is due so long after the last one; see `sync/swept.py`, Note [When a full sweep is due].
+#: Seconds between full sweeps; see `sync/swept.py`, Note [When a full sweep is due].
 FULL_SECONDS = sync.FULL_SECONDS
-#: Each worker says so often that it lives, and the holder of the lease looks whether a full sweep or a pass of pruning
-#: is due: the sweep also because Redis was replaced.
+#: Seconds between heartbeats of each worker. The holder of the lease also checks then whether a full sweep (because
+#: Redis may have been replaced) or a pass of pruning is due.
 HEARTBEAT_SECONDS = 30.0
-#: So often the holder of the lease renews it, and moves what was counted.
+#: Seconds between renewals of the lease, and between roll-ups of the counters, both by its holder.
 RENEW_SECONDS, MINUTE_SECONDS = 7.0, 60.0
 HINT_TIMEOUT_SECONDS = 1.0
-#: So often a worker looks whether what it waits for at its start has come.
+#: Seconds between two checks of the conditions that a worker waits for at its start.
 WAIT_SECONDS = 1.0
-#: A worker in burst mode prunes for so long before it begins; others do beside their work.
+#: Maximum seconds of pruning before a worker in burst mode begins; other workers prune beside their work.
 BURST_PRUNE_SECONDS = 2.0
 
 
 class Upkeep:
-    """Two threads of their own, so that a long rebuild delays no claim. Neither ever ends on an error."""
+    """Runs two threads, so that a long rebuild delays no claim. No error ends them, except those passed to `fail`."""
 
     def __init__(
         self,
@@ -71,30 +69,28 @@ class Upkeep:
         self._rebuild, self._check_layout = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._due = dict.fromkeys(("delta", "beat", "lease"), 0.0)  # monotonic seconds
-        self._due |= dict.fromkeys(("build", "look", "minutes"), math.inf)  # two of them for the holder of the lease
+        self._due |= dict.fromkeys(("build", "look", "minutes"), math.inf)  # the last two: for the lease holder
         #: Whether this worker holds the upkeep lease, as far as it knows. See Note [One lease].
         self.holds = False
         self._started = round(time.time())
         self._beat_ms = 0  # the server's clock at the last heartbeat
-        self._said: set[str] = set()  # what was warned of
-        #: How many rebuilds of a flushed index were brought to their end here.
+        self._said: set[str] = set()
+        #: Number of rebuilds of a flushed index that this worker has finished.
         self.rebuilds = 0
-        self._examined: str | None = None  # the run ids of the servers that were found fit
+        self._examined: str | None = None  # run ids of the servers that passed the checks
         self._backoff = Backoff()
 
-    # -- life
-
     def begin(self, *, burst: bool, stopping: Callable[[], bool]) -> None:
-        """Make sure of the prefix and the server, rebuild where needed, and start the threads.
+        """Check the prefix and the server, rebuild if needed, and start the threads.
 
-        Waits for a Redis that does not answer, for `migrate`, and for workers that must end first, saying so; in burst
-        mode that is an error.
+        Waits, with log messages, for Redis, for `migrate`, and for workers of another layout to end. In burst mode each
+        of these is an error.
 
         Raises:
-            ForeignLayout: The prefix is somebody else's.
+            ForeignLayout: The prefix belongs to another database.
             OutdatedRelease: See `sync.check_release`.
             UnfitServer: See `probe.py`.
-            BrokerError: The login is refused; or, in burst mode, Redis does not answer.
+            BrokerError: The login is refused; in burst mode also if Redis does not answer.
         """
         backoff = Backoff()
         while not stopping():
@@ -134,7 +130,7 @@ class Upkeep:
         sync.take_layout(self.broker)
         self._build()
         sync.delta_sweep(self.broker)
-        if burst:  # there is no thread that does it later
+        if burst:
             self._hold()
             if self.holds:
                 self._count_up()
@@ -143,7 +139,7 @@ class Upkeep:
                 self._look()
                 self._let_go()
         self.broker.heartbeat(self.broker.now_ms(), self._details())
-        sync.check_layout(self.broker)  # once more: see `sync/switch.py`, Note [Said before it is looked]
+        sync.check_layout(self.broker)  # again: see `sync/switch.py`, Note [Said before it is looked]
 
     def _details(self) -> str:
         queues = sorted({shard.queue for shard in self.shards})
@@ -159,7 +155,7 @@ class Upkeep:
             thread.join(timeout=2)
 
     def farewell(self) -> None:
-        """Stop the threads; take this worker off the list and give its lease back, where Redis answers."""
+        """Stop the threads, remove this worker from the list, and release its lease, if Redis answers."""
         self._stop.set()
         self._leave()
 
@@ -170,15 +166,13 @@ class Upkeep:
         except BrokerError as error:
             logger.debug("No farewell: %s", error)
 
-    # -- asked by the loop
-
     def rebuild_soon(self) -> None:
-        """A shard has no epoch: Redis was flushed."""
+        """Rebuild: a shard has no epoch, so Redis was flushed."""
         self._rebuild.set()
         self._nudge.set()
 
     def redis_is_back(self) -> None:
-        """Redis was away: it may be another server, with older data. Look at once, not at the next heartbeat."""
+        """Check the server now: Redis was unreachable and may have been replaced by one with older data."""
         self._check_layout.set()
         self._nudge.set()
 
@@ -195,7 +189,7 @@ class Upkeep:
         connections.close_all()
 
     def round(self) -> bool:
-        """Do what is due: rebuild, sweep, say that this worker lives. Never raises; False where it must not go on."""
+        """Rebuild, sweep and send a heartbeat, as far as due. Never raises; returns False if the thread must end."""
         try:
             self._round()
             self._backoff.worked()
@@ -206,7 +200,7 @@ class Upkeep:
             self.fail(error)
             return False
         except Exception as error:
-            self._due["beat"] = 0.0  # what failed may have been the look or the full sweep
+            self._due["beat"] = 0.0  # the alert check or the full sweep may have failed
             first = self._backoff.failed(time.monotonic())
             if not isinstance(error, BrokerError | DatabaseError):
                 logger.exception("The mirror could not be swept")
@@ -222,11 +216,11 @@ class Upkeep:
             sync.check_layout(self.broker)
             self._check_layout.clear()
             self._due["beat"] = 0.0
-            self._examined = self._examined or None  # servers that do not say who they are may be others
+            self._examined = self._examined or None  # servers that report no run id may be new ones
         if self._rebuild.is_set() or time.monotonic() >= self._due["build"]:
             self._rebuild.clear()
             self._build()
-            self._due["beat"] = 0.0  # the list of workers and the note of the last sweep are gone too
+            self._due["beat"] = 0.0  # the flush also removed the list of workers and the time of the last sweep
             self._wake()
         look = time.monotonic() >= self._due["beat"]
         self._small_chores()
@@ -238,7 +232,6 @@ class Upkeep:
                 self._long_chores(run_ids)
 
     def _long_chores(self, run_ids: str) -> None:
-        """Sweep and prune, where it is time."""
         report = sync.sweep_if_due(
             self.broker,
             every_seconds=FULL_SECONDS,
@@ -251,7 +244,7 @@ class Upkeep:
         self._prune()
 
     def _build(self) -> None:
-        """Rebuild what was flushed; come again soon where this failed, or another worker is at it."""
+        """Rebuild flushed shards; try again soon if this failed, or if another worker rebuilds them."""
         self._due["build"] = time.monotonic() + RENEW_SECONDS
         sync.check_layout(self.broker)
         self.rebuilds += sync.rebuild(self.broker, self.broker.shards(), go_on=self._while_building)
@@ -259,7 +252,7 @@ class Upkeep:
             self._due["build"] = math.inf
 
     def _while_building(self) -> bool:
-        """Have the lease, whichever worker had it, and do the small chores; say whether the rebuild goes on."""
+        """Seize the lease from any holder and do the small chores; return whether the rebuild continues."""
         self.broker.seize_upkeep()
         held = self.holds
         self._note_lease(True, RENEW_SECONDS)
@@ -267,10 +260,7 @@ class Upkeep:
             self._small_chores()
         return not self._stop.is_set()
 
-    # -- the lease: see Note [One lease]
-
     def _hold(self) -> None:
-        """Renew the lease, or take it if it is free: then what a dead holder has left comes first."""
         if self.holds:
             self._keep()
             return
@@ -281,7 +271,6 @@ class Upkeep:
             self._due["beat"] = 0.0
 
     def _keep(self) -> bool:
-        """Renew the lease; say whether this worker still holds it."""
         holds = self.broker.keep_upkeep()
         self._note_lease(holds, RENEW_SECONDS if holds else 0.0)
         return holds
@@ -297,10 +286,8 @@ class Upkeep:
             self._due |= dict.fromkeys(("look", "minutes"), 0.0 if holds else math.inf)
         self._due["lease"] = time.monotonic() + seconds
 
-    # -- the chores
-
     def _beside(self, told: str, chore: Callable[[], Any]) -> Any:
-        """Do what holds up nothing else: what could not be done now is done later."""
+        """Do a chore whose failure must not stop the others; it is retried later."""
         try:
             return chore()
         except DamagedKeys:
@@ -313,7 +300,6 @@ class Upkeep:
             return None
 
     def _count_up(self) -> None:
-        """Move what was counted, and look for overload."""
         self._due["minutes"] = time.monotonic() + MINUTE_SECONDS
         now_ms = self.broker.now_ms()
         self._beside("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
@@ -326,7 +312,7 @@ class Upkeep:
             return pruning.prune_if_due(self.broker, go_on=self._between_pages, seconds=seconds)
 
         done = self._beside("The history could not be pruned", prune)
-        if done is not None and not done.finished:  # there is more: after the other chores, at once
+        if done is not None and not done.finished:
             self._due["beat"] = 0.0
 
     def _look(self) -> None:
@@ -338,12 +324,11 @@ class Upkeep:
         self._due["look"] = time.monotonic() + (DELTA_SECONDS if seen is None else wanted.every)
 
     def _small_chores(self) -> None:
-        """Say that this worker lives, mirror what the fast path missed and so on, where it is time."""
         now = time.monotonic()
         if now >= self._due["beat"]:
             sync.check_release()
             self._beat_ms = self.broker.now_ms()
-            self.broker.heartbeat(self._beat_ms, self._details())  # a flush takes the details away too
+            self.broker.heartbeat(self._beat_ms, self._details())  # with the details, which a flush removes
             self._due["beat"] = now + min(HEARTBEAT_SECONDS, FULL_SECONDS)
         if now >= self._due["delta"]:
             more = sync.delta_sweep(self.broker, rows=self.holds) >= sync.PAGE
@@ -358,10 +343,7 @@ class Upkeep:
             self._count_up()
 
     def _between_pages(self, checked: int = 0) -> bool:
-        """Do the small chores; say whether a long one goes on: as long as this worker holds the lease.
-
-        It ends where this worker stops or a shard was flushed.
-        """
+        """Do the small chores; return False if this worker stops or loses the lease, or if a shard was flushed."""
         if self._stop.is_set() or self._rebuild.is_set():
             return False
         self._small_chores()
@@ -379,7 +361,7 @@ class Upkeep:
         backoff = Backoff()
         while not self._stop.is_set():
             try:
-                missed: Iterable[Shard] = self.shards  # whose hints were sent before this subscription
+                missed: Iterable[Shard] = self.shards  # their hints may have been sent before this subscription
                 for hint in self.broker.hints(timeout_seconds=HINT_TIMEOUT_SECONDS):
                     backoff.worked()
                     if self._stop.is_set():

@@ -1,10 +1,10 @@
-"""Runs a program in a process group of its own, and ends the group when its worker says so or is gone.
+"""Runs a program in a process group of its own, and ends the group on order or when its worker is gone.
 
-A script of the standard library alone, started with -I -S; see `process.py`, Note [The guard]. Arguments: the worker's
-process id, bytes of memory (0: no limit), seconds of grace, the command line. Standard input is the worker's pipe, by
-which one byte gives an order: t tells the program alone that its time is over (SIGUSR1), c that somebody stops it
-(SIGUSR2), k kills the group, and anything else, or the pipe's end, ends it. The exit status is the program's, or
-128 + the number of the signal that ended it, as a shell has it.
+Uses the standard library only, started with -I -S; see `process.py`, Note [The guard]. Arguments: the worker's process
+id, bytes of memory (0: no limit), seconds of grace, the command line. Standard input is the worker's pipe; one byte is
+an order: t reports a timeout to the program (SIGUSR1), c a cancellation (SIGUSR2), k kills the group; any other byte,
+or the end of the pipe, ends it. The exit status is the program's, or 128 + the number of the signal that ended it, as
+in a shell.
 """
 
 import os
@@ -15,9 +15,9 @@ import sys
 import time
 from contextlib import suppress
 
-#: How often to look whether the worker lives, where a process that it forked holds the pipe open.
+#: Seconds between checks whether the worker is alive: a process that it forked may hold the pipe open.
 LOOK_SECONDS = 0.5
-#: Between SIGTERM and SIGKILL where the group is to be killed: a program may use it to say where it was.
+#: Seconds between SIGTERM and SIGKILL for the order k, in which a program may report where it was.
 KILL_SECONDS = 0.25
 TIMEOUT, CANCEL, KILL = b"t", b"c", b"k"
 SIGNALS = {TIMEOUT: signal.SIGUSR1, CANCEL: signal.SIGUSR2}
@@ -25,8 +25,8 @@ IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(worker: int, memory: int, grace: float, command: list[str]) -> int:
-    """Run it to its end, or until it is to end."""
-    for number in IGNORED:  # whoever means the program sends it to the program
+    """Run the program until it ends, or is to end; return its exit status."""
+    for number in IGNORED:  # only the program, not its guard, reacts to signals
         signal.signal(number, signal.SIG_IGN)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -45,14 +45,14 @@ def main(worker: int, memory: int, grace: float, command: list[str]) -> int:
         if told and (0 in ready or os.getppid() != worker):
             order = os.read(0, 1) if 0 in ready else b""
             if order in SIGNALS:
-                os.kill(group, SIGNALS[order])  # it is not reaped yet, so that the id is its own
+                os.kill(group, SIGNALS[order])  # not reaped yet, so the id has not been reused
                 continue
             told, kill_at = [], time.monotonic() + (KILL_SECONDS if order == KILL else grace)
             _send(group, signal.SIGTERM)
         elif not told and time.monotonic() >= kill_at:
             _send(group, signal.SIGKILL)
             kill_at += LOOK_SECONDS
-    _send(group, signal.SIGKILL)  # what it has left behind
+    _send(group, signal.SIGKILL)  # its remaining children
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
@@ -72,7 +72,7 @@ def _start(memory: int, command: list[str]) -> int:
 
 
 def _send(group: int, number: int) -> None:
-    with suppress(OSError):  # nobody is left
+    with suppress(OSError):  # the group is empty
         os.killpg(group, number)
 
 

@@ -1,11 +1,11 @@
-"""What a management command is called with: words of a command line, checked.
+"""Builds and checks the command line of a management command.
 
-Note [The command's own parser]
-Words are checked by the parser that the command makes, before they are stored and before a process is started; so what
-is refused says so in the form. That imports the command's module, and has its parser's types convert the words: a
-`FileType` opens its file. `--settings` and `--pythonpath` are refused in every form, also where they are abbreviated or
-behind other words, as Django looks for them itself: they choose code, and who edits schedules must not. A file of
-arguments (`fromfile_prefix_chars`) is refused: it would be read here, and again by the process, with other words in it.
+Note [The command's own parser checks its words]
+The command's parser checks the words before they are stored and before a process starts, so that the form reports
+errors. This imports the command's module, and the types of the parser convert the words: a `FileType` opens its file.
+`--settings` and `--pythonpath` are refused in every form, even abbreviated or behind other words, where Django itself
+looks for them: they choose code, which users who edit schedules must not. Files of arguments (`fromfile_prefix_chars`)
+are refused, because the process would read the file again, when it may have other content.
 """
 
 import argparse
@@ -20,15 +20,14 @@ from ... import conf
 from ...exceptions import InvalidArguments
 from ...text import did_you_mean
 
-#: Options of every command that would choose what is imported.
+#: Options of every command that choose the imported code.
 _CHOOSE_CODE = ("--settings", "--pythonpath")
 
 
 def command_words(name: str, args: Sequence[Any]) -> list[str]:
-    """Return the words behind `manage.py` that call a command: its name, then its arguments and options.
+    """Return the words behind `manage.py`: the command's name, then its arguments and options.
 
-    Raises:
-        InvalidArguments: It is not allowed, does not exist or cannot be called like this; the message says what to do.
+    Raises InvalidArguments if the command is not allowed, does not exist or refuses the arguments.
     """
     command = _load(name)
     try:
@@ -41,7 +40,7 @@ def command_words(name: str, args: Sequence[Any]) -> list[str]:
 
 
 def helps() -> str:
-    """Return a line for each command that may be scheduled, with its own help; not those that cannot be loaded."""
+    """Return a line with name and help for each command that may be scheduled, if it can be loaded."""
     said = []
     for name in conf.get_config().commands:
         with suppress(InvalidArguments):
@@ -50,7 +49,7 @@ def helps() -> str:
 
 
 def find_refusal(args: Sequence[Any]) -> str | None:
-    """Return why the task that runs commands would refuse these arguments, which fit its signature; else None."""
+    """Return why the arguments of COMMAND_TASK, which fit its signature, would be refused; else None."""
     try:
         command_words(args[0], args[1:])
     except InvalidArguments as error:
@@ -91,21 +90,21 @@ def _text(value: Any) -> str:
 
 
 def _file_signs(parser: argparse.ArgumentParser) -> str:
-    """Return the characters by which a parser, or one of its subparsers, knows a file of arguments."""
+    """Return the characters with which a parser, or one of its subparsers, marks a file of arguments."""
     parts = (part for action in parser._actions if isinstance(action.choices, dict) for part in action.choices.values())
     inner = (_file_signs(part) for part in parts if isinstance(part, argparse.ArgumentParser))
     return (parser.fromfile_prefix_chars or "") + "".join(inner)
 
 
 def _check(name: str, parser: CommandParser, words: Sequence[str]) -> None:
-    """Have the command's parser read them. See Note [The command's own parser]."""
+    """Check the words with the command's parser. See Note [The command's own parser checks its words]."""
     signs = _file_signs(parser)
     for word in words:
         if word[:1] and word[0] in signs:
             raise InvalidArguments(
                 f"{name}: {word!r} names a file of arguments, which may change after this check. Write the arguments."
             )
-    parser.called_from_command_line = False  # it raises instead of leaving the process
+    parser.called_from_command_line = False  # raises instead of exiting
     parser._print_message = lambda *_: None  # type: ignore[method-assign]  # --help and --version
     try:
         found = vars(parser.parse_args(list(words)))

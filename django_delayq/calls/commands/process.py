@@ -1,15 +1,15 @@
-"""A process for one command: started, heard, stopped.
+"""Starts a command in a process, passes on its output, and ends it.
 
 Note [The guard]
 The worker starts `guard.py`, which starts the command in a process group of its own and waits. The guard holds the
-reading end of a pipe of which the worker has the other one: when the worker writes, closes it or ends in whatever way,
-it ends the group, by SIGTERM and, after a grace, by SIGKILL. That works on every POSIX system, and reaches what the
-command itself has started. Not reached is what leaves the group (a daemon), and the command where somebody kills the
-guard itself by SIGKILL: then it goes on. What of its group outlives the command is killed with its end.
+reading end of a pipe of the worker. When the worker writes to the pipe, closes it or dies, the guard ends the group,
+by SIGTERM and, after a grace, by SIGKILL. This works on every POSIX system, and reaches the children of the command.
+It does not reach processes that leave the group (daemons), nor the command if the guard itself is killed by SIGKILL.
+Processes of the group that outlive the command are killed when it ends.
 
-Note [Waiting]
-The exceptions of timeouts arrive between two steps of Python, so no wait here is longer than POLL_SECONDS. The grace
-is within that of the hard timeout: after it the process has ended before the worker gives its thread up.
+Note [No wait is longer than POLL_SECONDS]
+The exceptions of timeouts arrive between two steps of Python, so long waits would delay them. The grace is within that
+of the hard timeout: when it is over, the process has ended before the worker abandons its thread.
 """
 
 import os
@@ -29,19 +29,21 @@ from ... import conf
 from ...exceptions import DelayQError
 
 POLL_SECONDS = 0.1
-#: Between SIGTERM and SIGKILL; at most half of `timeout_grace_seconds`.
+#: Seconds between SIGTERM and SIGKILL; at most half of `timeout_grace_seconds`.
 GRACE_SECONDS = 5.0
-#: So many lines of stderr are told with a failure, and so much of a line is waited for.
+#: Maximum lines of stderr reported with a failure, and characters buffered of an unfinished line.
 LAST_LINES, LONGEST_LINE = 20, 8192
 _GUARD = Path(__file__).with_name("guard.py")
 _Decoder = getincrementaldecoder("utf-8")
 
 
 class ProcessDied(DelayQError):
-    """The process of an isolated task ended before the task did: the message says how, and `status` as a shell does."""
+    """The process of an isolated task ended before the task.
+
+    `status` is its exit status as in a shell, `last` its last lines of stderr.
+    """
 
     def __init__(self, status: int, last: Iterable[str] = ()) -> None:
-        """`last` are the last lines that it wrote to stderr."""
         try:
             how = f"by signal {status - 128} ({signal.Signals(status - 128).name})"
         except ValueError:
@@ -52,10 +54,9 @@ class ProcessDied(DelayQError):
 
 
 class CommandFailed(DelayQError):
-    """A management command ended with an exit status that is not 0, which is `status`; 128 and more: by a signal."""
+    """A management command ended with an exit status other than 0; above 128 it is 128 + the signal."""
 
     def __init__(self, name: str, status: int, last: Iterable[str] = ()) -> None:
-        """`last` are the last lines that it wrote to stderr."""
         lines = [line for line in last if line.strip()]
         super().__init__(f"{name}: exit status {status}" + (f": {lines[-1].strip()}" if lines else ""))
         self.status = status
@@ -63,16 +64,16 @@ class CommandFailed(DelayQError):
 
 
 def note_last(error: BaseException, last: Iterable[str]) -> None:
-    """Note with an error the last lines that a process wrote to stderr."""
+    """Add the last lines that a process wrote to stderr to an exception."""
     if lines := [line for line in last if line.strip()]:
         error.add_note("The last that it wrote to stderr:\n" + "\n".join(lines))
 
 
 def run(words: Sequence[str]) -> None:
-    """Run a command of `manage.py` to its end; what it writes goes to `sys.stdout` and `sys.stderr`, line by line.
+    """Run a command of `manage.py` to its end; copy its output to `sys.stdout` and `sys.stderr`, line by line.
 
     Raises:
-        CommandFailed: Its exit status is not 0; the message has it, and the last of what it wrote to stderr.
+        CommandFailed: Its exit status is not 0; the message has it, and the last lines of stderr.
         OSError: No process can be started.
     """
     process = Process(words, memory_mb=conf.get_config().command_memory_mb)
@@ -86,9 +87,9 @@ def run(words: Sequence[str]) -> None:
 
 
 class Process:
-    """A command of `manage.py` that runs under a guard. What it writes is passed on by `round`, in its caller's thread.
+    """A command of `manage.py` under a guard. `round` passes on its output, in the caller's thread.
 
-    Used by one thread at a time, which calls `end` at last.
+    Used by one thread at a time, which must call `end`.
     """
 
     def __init__(
@@ -99,11 +100,7 @@ class Process:
         pass_fds: Sequence[int] = (),
         last_lines: int = LAST_LINES,
     ) -> None:
-        """Start it; `pass_fds` are open in it too.
-
-        Raises:
-            OSError: No process can be started.
-        """
+        """Start it; `pass_fds` are open in it too. Raises OSError if no process can be started."""
         self.grace = min(GRACE_SECONDS, conf.get_config().timeout_grace_seconds / 2)
         memory = 0 if memory_mb is None else memory_mb * 1024 * 1024
         guard = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), str(memory), str(self.grace)]
@@ -118,34 +115,32 @@ class Process:
             pass_fds=pass_fds,
         )
         self._selector = selectors.DefaultSelector()
-        #: The last lines of stderr.
         self.last: deque[str] = deque(maxlen=last_lines)
         self.hear(self._guard.stdout, Lines(self._out))
         self.hear(self._guard.stderr, Lines(self._error))
 
     def hear(self, source: Any, take: Callable[[bytes], object]) -> None:
-        """Read from this pipe or socket too, and have each piece taken; b"" is its end."""
+        """Also read from this pipe or socket, and pass each piece to `take`; b"" is its end."""
         self._selector.register(source, selectors.EVENT_READ, take)
 
     @property
     def ended(self) -> bool:
-        """Say whether it has ended, with its group."""
         return self._guard.poll() is not None
 
     @property
     def status(self) -> int:
-        """The exit status as a shell has it, after the end: 128 and more for a signal."""
+        """The exit status as in a shell, after the end: above 128 for a signal."""
         status = self._guard.returncode or 0
         return status if status >= 0 else 128 - status
 
     def round(self) -> bool:
-        """Pass on what is there, within POLL_SECONDS; False once it has ended and all is passed on."""
+        """Pass on the available output, within POLL_SECONDS; False once the process has ended and all is passed on."""
         ended = self.ended
         ready = self._selector.select(0 if ended else POLL_SECONDS) if self._selector.get_map() else []
         for key, _events in ready:
             try:
                 found = os.read(key.fd, 65536)
-            except ConnectionResetError:  # a socket, of which the process has not read all
+            except ConnectionResetError:  # a socket with data that the process has not read
                 found = b""
             if not found:
                 self._selector.unregister(key.fileobj)
@@ -155,18 +150,18 @@ class Process:
         return bool(ready) or not ended
 
     def order(self, order: bytes) -> None:
-        """Tell the guard what to do: see `guard.py`."""
+        """Send an order to the guard: see `guard.py`."""
         assert self._guard.stdin is not None  # noqa: S101 - for mypy
         with suppress(OSError):  # it has ended
             self._guard.stdin.write(order)
 
     def end(self) -> None:
-        """Have it end, if it has not, and hear what it says meanwhile. See Note [The guard]."""
+        """End it, if necessary, and pass on the rest of its output. See Note [The guard]."""
         try:
             if not self.ended:
-                self.order(b"x")  # not by closing it: a process that another task forked may have the pipe too
+                self.order(b"x")  # closing it is not enough: a process forked by another task may have it too
             until = time.monotonic() + self.grace + 1
-            while time.monotonic() < until and self.round():  # also where it has just ended: what it wrote is unread
+            while time.monotonic() < until and self.round():  # also after the end: its output may be unread
                 pass
         finally:
             self._guard.kill()
@@ -190,7 +185,7 @@ class Process:
 
 
 def _program() -> list[str]:
-    """Return what runs commands: the program that this worker was started with, else Django's."""
+    """Return the program that runs commands: the one that started this worker, else Django's."""
     argv = sys.orig_argv
     own = argv[1 : argv.index("delayq_worker")] if "delayq_worker" in argv else ["-m", "django"]
     return [sys.executable, *own]
@@ -203,13 +198,12 @@ def _environment() -> dict[str, str]:
 
 
 class Lines:
-    """Takes what comes from a pipe, and writes it line by line; a line that is too long in pieces."""
+    """Writes the output of a pipe line by line; long lines in pieces."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write, self._decoder, self._rest = write, _Decoder(errors="replace"), ""
 
     def __call__(self, found: bytes) -> None:
-        """Write each line that is whole, and at the end what has no end of line."""
         *lines, self._rest = (self._rest + self._decoder.decode(found)).split("\n")
         for line in lines:
             self._write(f"{line}\n")

@@ -1,23 +1,24 @@
--- Prelude of every script. KEYS is always the same list, see index/keys.py: no key name is built in Lua.
--- Integers leave through int(), since tostring() loses digits and Redis may write 1e+12; scores are numbers, which ZADD
--- takes exactly. The server's TIME is the only clock.
+-- Prelude of every script. KEYS is the list of index/keys.py: Lua never builds a key name. Integers are returned
+-- through int(), since tostring() loses digits and Redis may write 1e+12; scores are numbers, which ZADD takes
+-- exactly. The server's TIME is the only clock.
 local call = redis.call
 local DUE, READY, JOBS, JOBS_READY, POINT, GEN, PRIORITY, LEASE, ATTEMPTS, EPOCH, JOURNAL = unpack(KEYS)
 
 -- Note [Lanes]
--- Schedules' points and orders are one lane, jobs and backfills the other: each claim takes of both, so a million due
--- jobs delay a due point by a claim. A member waits in DUE or JOBS, by the ms at which it needs attention, and is claimed
--- in that order. While a member of the shard has a priority, what is due moves on into READY or JOBS_READY, by its turn:
--- that ms, less a minute for each step of its priority. A member is in one of the two, never in both, and never in none.
+-- Due points and manual runs are one lane, jobs and backfilled points the other. A claim takes from both, so that a
+-- million due jobs delay a due point by one claim at most. A member waits in DUE or JOBS, scored by the ms at which it
+-- needs attention, and is claimed in that sequence. While any member of the shard has a priority, due members move on
+-- to READY or JOBS_READY, scored by their turn: that ms minus one minute per step of priority. A member is in exactly
+-- one of these keys.
 local LANES = {{DUE, READY}, {JOBS, JOBS_READY}}
--- One step of priority is worth so many ms of waiting.
+-- Ms of waiting that one step of priority is worth.
 local STEP_MS = 60000
 
 local function lane_of(member) return string.sub(member, 1, 1) == 'j' and 2 or 1 end
 
 local function int(number) return string.format('%.0f', number) end
 
--- A whole number that Lua holds exactly, or nil for nothing and for garbage (nan, inf, text).
+-- An integer that Lua holds exactly; nil for nothing and for garbage (nan, inf, text).
 local function whole(text)
   local number = tonumber(text or '')
   if number and number >= 0 and number < 2 ^ 53 then return math.floor(number) end
@@ -30,10 +31,10 @@ end
 
 local function append(list, a, b) list[#list + 1], list[#list + 2] = a, b end
 
--- No lease and no backoff reaches so far ahead: such a score was damaged, and is not that of a lease.
+-- True if a score is damaged: no lease and no backoff extends this far.
 local function unsound(score, now) return score > now + 2 * 3600 * 1000 end
 
--- The ms at which the shard needs attention next, '' for never: now, where a member has its turn.
+-- The ms at which the shard needs attention next, '' for never; now, if a member is ready.
 local function head(now)
   local found = call('EXISTS', READY, JOBS_READY) > 0 and now or math.huge
   for _, keys in ipairs(LANES) do
@@ -42,14 +43,14 @@ local function head(now)
   return found < 2 ^ 53 and int(math.max(0, found)) or '' -- a damaged score: below 0 it is due, from 2^53 on never
 end
 
--- Tell sleeping workers of an earlier head: the message is '<queue>:<shard> <score>', so that they need not ask.
+-- Notify sleeping workers of an earlier head by '<queue>:<shard> <score>', so that they need not query it.
 local function hint(after, before, channel)
   if after < (tonumber(before) or math.huge) then
     call('PUBLISH', channel, string.match(DUE, '([^:{]+:%d+)}') .. ' ' .. int(after))
   end
 end
 
--- The scores of members, by their places in the list; 0 of those whose turn it is, nil of those that are not there.
+-- The scores of members, by index; 0 for ready members, nil for absent ones.
 local function scores_of(members)
   local found, names, places = {}, {{}, {}}, {{}, {}}
   for i, member in ipairs(members) do
@@ -74,8 +75,9 @@ local function steps_of(members)
   return steps
 end
 
--- Give members these scores: scores and members in a row, as ZADD takes them. Their points and priorities are written
--- before. What is due and urgent gets its turn at once, or it would wait behind all that nothing has claimed yet.
+-- Set scores, given in the sequence of ZADD: score, member, ... Points and priorities must be written before. Due
+-- members with a priority get their turn here; otherwise they would wait behind all members that no claim has moved
+-- yet.
 local function place(scores, now)
   local own = {{}, {}}
   for i = 1, #scores, 2 do append(own[lane_of(scores[i + 1])], scores[i], scores[i + 1]) end
@@ -98,28 +100,28 @@ local function place(scores, now)
   end
 end
 
--- Delete what these hashes have of members.
+-- Delete members from these hashes.
 local function forget(members, ...)
   for _, key in ipairs(#members > 0 and {...} or {}) do call('HDEL', key, unpack(members)) end
 end
 
 local function drop(members)
   forget(members, POINT, GEN, PRIORITY, LEASE, ATTEMPTS)
-  -- Also from the lane where it does not belong: a stranger may have put it there.
+  -- From both lanes: another program may have added it to the wrong one.
   for _, key in ipairs({DUE, READY, JOBS, JOBS_READY}) do call('ZREM', key, unpack(members)) end
 end
 
 -- Note [One text]
--- Arguments and replies with several values for each member are one text of JSON. redis-py sends it in a seventh of the
--- time that the single values take, and reads it in a tenth. A row is the list of one member's values.
+-- Arguments and replies with several values per member are one JSON text: redis-py sends it in a seventh, and reads it
+-- in a tenth, of the time of single values. A row is the list of one member's values.
 
 -- Note [Leases]
--- A lease is a field in a hash: member -> holder, which is the fence of the claim, a space, its worker. Whoever settles
--- or renews names the holder. A claim gives one fence to all that it leases: when it was, a dot, and random text.
--- It notes the members in the journal of its process, each with whether another worker's lease on it had run out: where
--- its reply is lost, the next claim carries the same request, and is told once more what is still leased so.
+-- A lease is a field in a hash: member -> holder, which is the claim's fence, a space, its worker. To settle or renew,
+-- the caller names the holder. All leases of a claim have one fence: its time, a dot, random text. The claim writes
+-- its members to the journal of its process, each with whether another worker's lease on it had run out. After a lost
+-- reply, the next claim repeats the request and gets the members that are still leased under that fence.
 
--- The rows of the last argument, of each its member, which comes first, and the holder of that, false for none.
+-- The rows of the last argument, their members (first in each row) and the holders of these, false for none.
 local function named()
   local rows, members = cjson.decode(ARGV[#ARGV]), {}
   for i, row in ipairs(rows) do members[i] = row[1] end

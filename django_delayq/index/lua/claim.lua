@@ -1,19 +1,19 @@
--- PURPOSE  Lease up to `limit` due members, or repeat the reply to a request whose reply was lost.
+-- PURPOSE  Lease up to `limit` due members, or repeat a lost reply.
 -- KEYS     the constant list; JOURNAL is the calling process' own
 -- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker,
 --          limit of leases in the shard (Note [Limits]) | '', random part of the fence
 -- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '', epoch | '', fence | '', then per member:
---          member, point_ms | '', generation | '', attempts, lapsed ('0': no lease ran out; else the holder whose did,
---          or '1' or '-' where it is not known any more)
+--          member, point_ms | '', generation | '', attempts, lapsed ('0': no lease ran out; else its former holder,
+--          or '1' or '-' if that is unknown)
 -- COST     O((limit + 500) · log N), with a limit of leases also O(leases)
--- ATOMIC BECAUSE two workers must never hold a lease on one member, and the journal must tell exactly what was leased.
+-- ATOMIC BECAUSE two workers must never hold a lease on one member, and the journal must match the leases.
 
--- So many members at most move on to their turn in one claim: about 1 ms of Redis.
+-- Maximum members that one claim moves to their turn: about 1 ms of Redis.
 local MOST_MOVED = 500
 local now, request, worker = server_ms(), tonumber(ARGV[3]), ARGV[5]
 
--- Where this request was made before, return its fence, what is still leased under it, and the flags of the journal.
--- 'stale' where a later one was; nil for a new one.
+-- For a repeated request: its fence, its members that are still leased, and their flags in the journal. 'stale' if a
+-- later request was made; nil for a new one.
 local function replayed()
   local last, fence, list = string.match(call('GET', JOURNAL) or '', '^(%d+) ([%w.]+) ?(.*)$')
   last = whole(last)
@@ -31,8 +31,8 @@ local function replayed()
 end
 
 -- Note [Limits]
--- At most so many leases may stand in a shard: a lease that has run out is no execution any more. So a worker that is
--- killed makes room when its lease ends, and what is claimed ahead counts as if it ran. '-' is no holder: see settle.
+-- ARGV[6] limits the leases in a shard. A lease that has run out does not count, so a killed worker makes room when
+-- its lease ends; a member claimed ahead counts as running. '-' is not a holder: see settle.
 local function room(limit)
   if (ARGV[6] or '') == '' then return limit end
   local standing, members, fields = 0, {}, call('HGETALL', LEASE)
@@ -49,7 +49,7 @@ local function room(limit)
   return math.max(0, math.min(limit, tonumber(ARGV[6]) - standing))
 end
 
--- Members of this lane, in their order. A stranger's in it go to their own, where other scripts look for them.
+-- Members that belong to this lane. Members of the other lane, added by another program, are moved there.
 local function belonging(found, lane)
   local own = {}
   for _, member in ipairs(found) do
@@ -62,7 +62,7 @@ local function belonging(found, lane)
   return own
 end
 
--- The first members of a lane whose turn it is. See Note [Lanes].
+-- The first members of a lane by turn. See Note [Lanes].
 local function next_in(lane, limit)
   local waiting, ready = unpack(LANES[lane])
   if call('EXISTS', ready, PRIORITY) == 0 then
@@ -79,7 +79,7 @@ local function next_in(lane, limit)
   return belonging(call('ZRANGE', ready, 0, limit - 1), lane)
 end
 
--- Half of each lane where both have enough; of an odd number one has more, by turns.
+-- Half from each lane if both have enough; the odd one alternates.
 local function find_due(limit)
   local points, jobs, members = next_in(1, limit), next_in(2, limit), {}
   local half = math.floor((limit + request % 2) / 2)
@@ -92,14 +92,14 @@ local function find_due(limit)
   return members
 end
 
--- Lease members under a fence, and note it; return which worker had each before, '0' for none.
+-- Lease members under a fence and write the journal; return the former holder of each, '0' for none.
 local function lease(members, fence)
   local holders, list, lapsed = {}, {}, {}
   local own = fence .. ' ' .. worker
   for i, holder in ipairs(call('HMGET', LEASE, unpack(members))) do
     lapsed[i] = holder or '0'
     append(holders, members[i], own)
-    -- A garbage member could read like several: it is not repeated.
+    -- A member with spaces (garbage) would read as several: it is not repeated.
     if not string.find(members[i], '%s') then list[#list + 1] = (holder and '1' or '0') .. members[i] end
   end
   call('SET', JOURNAL, int(request) .. ' ' .. fence .. ' ' .. table.concat(list, ' '), 'PX', ARGV[4])
@@ -107,7 +107,7 @@ local function lease(members, fence)
   return lapsed
 end
 
--- A whole number as it is stored, '' for nothing and for garbage.
+-- An integer as stored, '' for nothing and for garbage.
 local function known(text) return whole(text) and not string.find(text, '%D') and text or '' end
 
 local reply = {int(now), '', call('GET', EPOCH) or '', ''}
@@ -119,7 +119,7 @@ if not fence then
   members = limit > 0 and find_due(limit) or {}
 end
 if #members > 0 then
-  -- Read before anything is leased: a key of a foreign type fails here.
+  -- Read before the first lease is written: fails here if a key has a foreign type.
   local points, generations = call('HMGET', POINT, unpack(members)), call('HMGET', GEN, unpack(members))
   local attempts, ends, scores = call('HMGET', ATTEMPTS, unpack(members)), int(now + tonumber(ARGV[2])), {}
   if not fence then

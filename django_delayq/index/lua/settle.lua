@@ -1,17 +1,17 @@
--- PURPOSE  Give members back: with their next due point, without one, to be tried again, or unstarted.
+-- PURPOSE  Return members: with the next due point, without one, for a retry, or unstarted.
 -- KEYS     the constant list
 -- ARGV     channel, rows as JSON: member, holder, what, ms, generation used, point_ms, where `what` is
---          'next'    its next point is point_ms, and it wakes at ms
+--          'next'    its next point is point_ms, it wakes at ms
 --          'drop'    it has no next point
---          'retry'   an attempt failed: it comes due again after ms, at the same point; an attempt is counted
---          'release' it did not start: it comes due again after ms, with 0 as if it had not been claimed
---          'lapsed'  so too, and the next claim shall see, as this one did, that a lease ran out before
+--          'retry'   an attempt failed: it comes due again after ms, with the same point; the attempt is counted
+--          'release' it did not start: it comes due again after ms; 0: as if it had not been claimed
+--          'lapsed'  like 'release', and the next claim sees, as this one did, that an earlier lease ran out
 -- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '', then per member:
---          1 applied, 2 applied but edited meanwhile ('next' and 'drop' only:
---          score = now, point kept), 0 not the caller's any more
+--          1 applied, 2 applied but edited in the meantime ('next' and 'drop' only:
+--          score = now, point kept), 0 no longer the caller's
 -- COST     O(members · log N)
--- ATOMIC BECAUSE the fence must hold for the whole move, and an edit must not slip between comparison and move.
-call('HDEL', ATTEMPTS, '') -- see Note [Out of memory] in renew.lua
+-- ATOMIC BECAUSE the fence must hold for the whole move, and no edit may come between comparison and move.
+call('HDEL', ATTEMPTS, '') -- see Note [Begin with a write that needs no memory] in renew.lua
 local now = server_ms()
 local before, rows, members, holders = head(now), named()
 local stored = #members > 0 and call('HMGET', GEN, unpack(members))
@@ -24,7 +24,7 @@ for i, row in ipairs(rows) do
     result = 0
   elseif what == 'next' or what == 'drop' then
     if known > used then
-      -- Edited during the lease: wake at once, to be judged again under the new definition.
+      -- Edited during the lease: wake now, to be judged under the new definition.
       result, moved[#moved + 1] = 2, member
       append(scores, now, member)
     elseif what == 'drop' then
@@ -42,7 +42,7 @@ for i, row in ipairs(rows) do
     elseif what == 'lapsed' then
       lapsed[#lapsed + 1] = member
     end
-    -- A member that was never tried, and comes back at once, keeps its place before those that came due later.
+    -- A member without attempts that comes back immediately stays ahead of those that came due later.
     local keeps = ms == 0 and call('HEXISTS', ATTEMPTS, member) == 0
     append(scores, ms + math.min(now, keeps and whole(call('HGET', POINT, member)) or now), member)
   end
@@ -53,7 +53,7 @@ if #scores > 0 then place(scores, now) end
 if #generations > 0 then call('HSET', GEN, unpack(generations)) end
 forget(moved, LEASE, ATTEMPTS)
 forget(waiting, LEASE)
--- A holder that no worker is: not the caller, whom a late renewal would still find.
+-- '-' matches no worker. The caller's name would still match its late renewal.
 for _, member in ipairs(lapsed) do call('HSET', LEASE, member, '-') end
 if #gone > 0 then drop(gone) end
 reply[2] = head(now)

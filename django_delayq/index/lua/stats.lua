@@ -1,13 +1,13 @@
 -- PURPOSE  Count a shard's members.
 -- KEYS     the constant list
 -- ARGV     none
--- RETURNS  now_ms, members, due members, leased members, the ms at which the first of them came or comes due | '',
---          epoch | '', points, generations, and of the second lane: members, due members
+-- RETURNS  now_ms, members, due members, leased members, the ms at which the first member came or comes due | '',
+--          epoch | '', points, generations; in the second lane: members, due members
 -- COST     O(log N)
 -- ATOMIC BECAUSE the counts must belong to one instant.
 local now, due, all, first = server_ms(), {}, {}, math.huge
 
--- When the first of those whose turn it is came due: its turn without its priority.
+-- When the first ready member came due: its turn without its priority.
 local function first_ready(ready)
   local first = call('ZRANGE', ready, 0, 0, 'WITHSCORES')
   if not first[1] then return math.huge end

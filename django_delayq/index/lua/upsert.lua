@@ -1,24 +1,24 @@
--- PURPOSE  Mirror schedules and rows: their generation, next due point, wake-up and priority, or their end. Never
---          disturbs what is leased.
+-- PURPOSE  Mirror schedules and rows: generation, next due point, wake-up and priority, or the end. Never
+--          disturbs leased members.
 -- KEYS     the constant list
--- ARGV     channel, mode, rows as JSON, each member at most once but in 'gone': member, generation, point_ms, wake_ms (0: now),
---          expected ('' | the newer generation seen in Redis before the database was read, to be forced down), priority,
+-- ARGV     channel, mode, rows as JSON, each member once (but 'gone'): member, generation, point_ms, wake_ms (0: now),
+--          expected ('' | the newer generation found in Redis before the database was read, to overwrite), priority,
 --          where mode is
---          ''      a schedule as it was saved; what is due stays as it is
---          'reset' so too; the ledger shows that what stands there is wrong
---          'new'   a row: added, unless it is there with this generation; another one is another row, of a restored database,
---                  or it was retried: then what its holder settles counts no more
---          'move'  a row that is there and not leased comes due at wake_ms, at this point
---          'end'   the end of a definition, disabled or exhausted: the holder or the next claimer of what is due records
---                  it and drops the member. Of these two modes only member, generation and expected count
---          'gone'  deleted or moved away: nothing is left to record, and only a live lease keeps the member
--- RETURNS  one text (a hundred replies take three times as long to read), with a word per member: NEW, MOVED, SAME,
+--          ''      a saved schedule; a due member is unchanged
+--          'reset' like '', but the ledger shows that the stored state is wrong
+--          'new'   a row: added, unless it is there with this generation. Another generation is another row (restored
+--                  database) or a retried job: then the holder's settlement no longer applies
+--          'move'  a row that is there and not leased comes due at wake_ms, with this point
+--          'end'   a definition was disabled or has no further point: the holder, or the next claimer if due, records
+--                  it and drops the member. 'end' and 'gone' only use member, generation and expected
+--          'gone'  deleted or moved away: nothing is left to record; only a live lease keeps the member
+-- RETURNS  one text (a list of 100 replies takes three times as long to read), a word per member: NEW, MOVED, SAME,
 --          OLD (a newer one is known), LEASED or DUE (only the generation was stored;
---          one that was handed back with a delay comes due at once, unless a lease of it ran out), GONE (it is not there),
---          REMOVED, FIXED (a lost point restored under a lease); in 'reset' mode REWOUND (the point was ahead of the ledger) or
---          RESET (point and score written; of a point that is due only the score, so that its claimer judges it)
+--          a member returned with a delay comes due now, unless a lease of it ran out), GONE (it is not there),
+--          REMOVED, FIXED (lost point restored under a lease); with 'reset' REWOUND (point was ahead of the ledger) or
+--          RESET (point and score written; if the point is due, only the score, so that its claimer judges it)
 -- COST     O(members · log N)
--- ATOMIC BECAUSE edits arrive late and out of order, and a claim may come between.
+-- ATOMIC BECAUSE edits arrive late and out of sequence, and a claim may come between.
 local now = server_ms()
 local before, mode, rows, members, holders = head(now), ARGV[2], named()
 local known_now, scores_now, stored_now, attempts = call('HMGET', GEN, unpack(members)), {}, {}, {}
@@ -49,7 +49,7 @@ for i, row in ipairs(rows) do
     if mode == 'end' and (result == 'LEASED' or result == 'DUE') then append(generations, member, int(generation)) end
     newer = false
   elseif mode == 'move' then
-    -- '-' is no holder, see settle: it stays, so that the next claim sees that a lease ran out.
+    -- '-' is not a holder, see settle: it is kept, so that the next claim sees that a lease ran out.
     result, newer = score and (leased and holders[i] ~= '-' and 'LEASED' or 'MOVED') or 'GONE', false
     if result == 'MOVED' then to = wake end
   elseif mode == 'new' then
@@ -64,7 +64,7 @@ for i, row in ipairs(rows) do
   elseif not stored or not (score or leased) then
     result, to, newer = 'NEW', wake, true
   elseif leased then
-    if not score then append(scores, now + 60000, member) end -- a worker that lives renews its lease before
+    if not score then append(scores, now + 60000, member) end -- a live worker renews its lease before
     result = newer and 'LEASED' or 'SAME'
   elseif mode == 'reset' and stored <= now and stored <= point then
     append(scores, now, member)
@@ -73,7 +73,7 @@ for i, row in ipairs(rows) do
     result, to = point < stored and 'REWOUND' or 'RESET', wake
   elseif stored <= now or attempts[i] then
     result = newer and 'DUE' or 'SAME'
-    if newer and not attempts[i] and score > now then -- handed back with a delay: this edit may be what it waits for
+    if newer and not attempts[i] and score > now then -- returned with a delay: it may wait for this edit
       local soon = math.max(now, point == stored and wake or now)
       append(scores, math.min(score, soon), member)
     end

@@ -1,4 +1,4 @@
-"""`manage.py delayq_control`: pause, resume, limit queues and tasks; list what is held back. No logic of its own."""
+"""`manage.py delayq_control`: pause, resume or limit queues and tasks; list pauses and limits. No logic of its own."""
 
 import getpass
 from argparse import ArgumentParser
@@ -17,12 +17,12 @@ from django_delayq.text import plain
 
 
 class Command(BaseCommand):
-    """Writes a row of the database, which every worker follows within a second. Needs no Redis."""
+    """Writes one database row, which every worker follows within a second. Needs no Redis."""
 
     help = "Pause or resume a queue or a task, or limit how many of a queue run at a time; without a word, list it all."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the words and options."""
+        """Declare the subcommands and options."""
         words = parser.add_subparsers(dest="word", metavar="pause | resume | limit")
         pause = words.add_parser("pause", help="Start nothing of it; what runs goes on, and nothing is lost.")
         resume = words.add_parser("resume", help="Let it go on.")
@@ -36,7 +36,7 @@ class Command(BaseCommand):
         limit.add_argument("most", help="A number, or none for any number.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Do it and say how it stands; fail with one line that says what to write."""
+        """Run the subcommand and print the result; fail with one line that says what to write."""
         try:
             ledger.check_tables()
             rows = [self._change(options)] if options["word"] else ledger.held_back()
@@ -68,5 +68,5 @@ class Command(BaseCommand):
 def _whoever() -> str:
     try:
         return getpass.getuser()[:200]
-    except (OSError, KeyError):  # a container without names
+    except (OSError, KeyError):  # a container without user names
         return ""

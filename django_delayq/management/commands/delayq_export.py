@@ -16,7 +16,7 @@ from django_delayq.sources import importing
 
 
 class Command(BaseCommand):
-    """Reads definitions: no state, no history, and arguments in clear. Needs no Redis."""
+    """Reads definitions: no state, no history; arguments are not redacted. Needs no Redis."""
 
     help = (
         "Write schedules as JSON lines, one each, with all columns of the definition; `delayq_import json` reads them."
@@ -27,7 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("names", nargs="*", metavar="NAME", help="Only these; without one, all schedules.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Print them; fail with one line where one of the names is none."""
+        """Print the schedules; fail with one line if a name is unknown."""
         names = options["names"]
         try:
             ledger.check_tables()

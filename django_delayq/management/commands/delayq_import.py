@@ -1,4 +1,4 @@
-"""`manage.py delayq_import`: schedules of another scheduler become ours. No logic of its own."""
+"""`manage.py delayq_import`: import schedules from another scheduler. No logic of its own."""
 
 import json
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
@@ -20,7 +20,7 @@ from django_delayq.sources import importing
 from django_delayq.sources.importing.secrets import hide_secrets, hide_words
 from django_delayq.text import iso, plain, redact_arguments
 
-#: What an action is called, before and after it is done.
+#: Words for an action, before and after it is done.
 WORDS = {"create": ("would be created", "created"), "update": ("would be updated", "updated")}
 OTHERS = {"same": "unchanged", "keep": "kept as edited here", "skip": "not needed", "refuse": "refused"}
 
@@ -33,7 +33,7 @@ def _mapping(text: str) -> tuple[str, str]:
 
 
 class Command(BaseCommand):
-    """Writes only with `--write`, only schedules of ours, and nothing twice. Needs no Redis."""
+    """Writes only with `--write`, only schedules of this app, and nothing twice. Needs no Redis."""
 
     help = "Take over schedules from another scheduler; without --write, only show what would be written."
 
@@ -83,7 +83,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Read, show and write; fail at the end where something was refused."""
+        """Read, print and write; fail at the end if an entry was refused."""
         if options["enable"] and options["disabled"]:
             raise CommandError("--enable switches on what --disabled has held back. Give one of them.")
         try:
@@ -130,7 +130,7 @@ def _choices(options: dict[str, Any]) -> importing.Choices:
 
 
 def _table(steps: list[importing.Step], differs: tuple[str, ...], *, written: bool) -> Iterator[str]:
-    """Yield a line for each entry, below it what differs, and a summary."""
+    """Yield a line for each entry with its notes below, the general differences, and a summary."""
     rows = [(step.action, step.name, *_when(step)) for step in steps]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     for step, row in zip(steps, rows, strict=True):
@@ -152,7 +152,7 @@ def _summary(steps: list[importing.Step], *, written: bool) -> str:
 
 
 def _when(step: importing.Step) -> tuple[str, str]:
-    """Return the recurrence in a few words, and the rest of the line."""
+    """Return the recurrence in short form, and the rest of the line."""
     values = step.values or step.entry.values
     if "kind" not in values:
         return "", step.entry.command or step.entry.task

@@ -1,4 +1,4 @@
-"""`manage.py delayq_prune`: delete at once the runs that are kept no longer, and say which. No logic of its own."""
+"""`manage.py delayq_prune`: delete runs past their retention now, and report them. No logic of its own."""
 
 import json
 from argparse import ArgumentParser
@@ -62,7 +62,7 @@ class Command(BaseCommand):
             self.stdout.write(f"{left:,} runs are left, as others have locked them: run this again later.")
 
     def _found(self, *, dry_run: bool) -> Iterator[tuple[list[ledger.OldRun], int]]:
-        """Yield what goes, or would go, and how many rows are locked, batch by batch."""
+        """Yield deleted or deletable rows and the number of locked rows, batch by batch."""
         if dry_run:
             for batch in ledger.find_prunable(utcnow()):
                 yield ledger.count_prunable(batch), 0

@@ -27,14 +27,14 @@ MOST_COMPARED = 10_000
 
 
 class Command(BaseCommand):
-    """Reads Redis and the database. Changes nothing but, with `--alert`, states of alerts."""
+    """Reads Redis and the database. Writes nothing except, with `--alert`, states of alerts."""
 
     help = (
         "Report workers, queues, schedules and jobs, and what is wrong with them. With NAME or --job: explain why a "
         "schedule or a job did or did not run. Exit status: 0 all is well; 1 something is wrong; 2 Redis, the "
         "database or the settings do not let it find out."
     )
-    requires_system_checks = []  # a probe answers also where something else of the project is wrong
+    requires_system_checks = []  # a probe must answer even if another part of the project is misconfigured
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
@@ -136,7 +136,7 @@ def _find_job(text: str) -> Run:
 
 
 def _find(text: str) -> Schedule:
-    """Return the schedule of a name, else of an id."""
+    """Return the schedule with this name, else with this id."""
     rows = Schedule._base_manager.using(ledger.database()).select_related("state")
     found = rows.filter(name=text).first() if is_storable(text) else None
     if found is None and text.isascii() and text.isdecimal() and len(text) <= 18:

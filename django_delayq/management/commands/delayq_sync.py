@@ -1,6 +1,4 @@
-"""`manage.py delayq_sync`: make the database agree with what the code declares, and Redis with the database, and say
-what changed. No logic of its own.
-"""
+"""`manage.py delayq_sync`: sync declared schedules to the database, and the database to Redis. No logic of its own."""
 
 import json
 from argparse import ArgumentParser
@@ -24,12 +22,12 @@ from django_delayq.sources import declared
 from django_delayq.text import plain
 
 TIMEOUT_SECONDS = 10.0
-#: Of what was changed in Redis so many lines are shown.
+#: Maximum lines about changes in Redis; `-v 2` prints all.
 MOST_LINES = 20
 
 
 class Command(BaseCommand):
-    """Safe at any time, also beside running workers; only `--purge` and `--adopt` want them stopped."""
+    """Safe at any time, also beside running workers; only `--purge` and `--adopt` require that they are stopped."""
 
     help = (
         "Bring the schedules that the code declares (@periodic) into the database, make Redis agree with it, and say "
@@ -71,7 +69,7 @@ class Command(BaseCommand):
             self._sync(broker, options)
 
     def _sync(self, broker: Broker, options: dict[str, Any]) -> None:
-        """Sync what the code declares, before it is mirrored."""
+        """Sync the declared schedules to the database, then the database to Redis."""
         dry_run = options["dry_run"]
         sync.check_layout(broker, claim=not dry_run)
         found = declared.sync(dry_run=dry_run)
@@ -87,7 +85,7 @@ class Command(BaseCommand):
     def _sweep(
         self, broker: Broker, options: dict[str, Any], sweep: Callable[..., sync.Report], **also: list[str]
     ) -> None:
-        """Sweep, and write what was changed in Redis: all of it from verbosity 2 on, else what a person reads."""
+        """Sweep, and print the changes in Redis: all of them from verbosity 2 on, else the first lines."""
         count = Schedule._base_manager.using(ledger.database()).count()
         with Progress(self.stdout, "schedules", count, as_json=options["json"]) as progress:
             report = sweep(broker, go_on=progress.at)

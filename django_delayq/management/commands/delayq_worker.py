@@ -33,28 +33,28 @@ from django_delayq.worker.processes.process import END_SECONDS, end_at_once, end
 from django_delayq.worker.processes.signals import WorkerSignals
 from django_delayq.worker.processes.supervisor import Supervisor
 
-#: The options that are numbers from 1, with the largest where there is one.
+#: Maximum of each option that is a number from 1; None for no maximum.
 MOST = {
     "threads": 1000,
     "processes": 200,
     "max_runs": None,
 }
-#: Largest port of `--metrics`: each process has its own.
+#: Largest port of `--metrics`: each of up to 200 processes has its own port.
 MAX_PORT = 65336
 METRICS = re.compile(r"(?:(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):)?(?P<port>[0-9]{1,5})")
-#: What a worker does not set up.
+#: What the settings of a worker do not change.
 UNSET = "Saves in the admin may still fail: see check --deploy."
-#: What Django's reloader takes as a wish to be started again.
+#: Exit status that makes Django's reloader restart the process.
 RELOAD = 3
 
 logger = logging.getLogger("django_delayq.worker")
 
 
 class Command(BaseCommand):
-    """Runs what is due, until stopped. SIGTERM, SIGINT and SIGHUP drain; a second SIGTERM or SIGINT ends at once."""
+    """Runs due work until stopped. SIGTERM, SIGINT and SIGHUP drain; a second SIGTERM or SIGINT ends at once."""
 
     help = "Run due schedules and jobs. Start as many as you like, on as many machines; all are equal."
-    #: Set by Django. Whoever calls this command from his own program does not want that program started again.
+    #: Set by Django. A program that uses call_command() must not be started again.
     _called_from_command_line: bool
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -77,11 +77,11 @@ class Command(BaseCommand):
         parser.add_argument("--isolated", type=int, nargs=2, help=SUPPRESS)  # by isolated.py: two file descriptors
 
     def check(self, *args: Any, **kwargs: Any) -> None:
-        """Let the system checks ask no database, which Django 6.1 does: a worker waits for one that is away."""
+        """Skip database checks, which Django 6.1 would run: a worker waits for an unavailable database."""
         super().check(*args, **{"databases": [], **kwargs})
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run, and exit with the worker's status."""
+        """Run a worker or a supervisor, and exit with its status."""
         if options["isolated"] is not None:
             _serve_isolated(options["isolated"])
             return
@@ -136,13 +136,13 @@ class Command(BaseCommand):
         signals.drained(exit_status)
         if worker.slots.running:
             end_at_once(exit_status)
-        # What tasks left behind has the rest of the grace, unless the process would wait for its log.
+        # Leftovers of tasks get the rest of the grace, except after an abort or if the log is stuck.
         grace = 0.0 if worker.aborted or log.stuck else max(0.0, worker.grace_ends_at - time.monotonic())
         end_within(grace + END_SECONDS, exit_status)
         return exit_status
 
     def _run_reloaded(self, worker_options: WorkerOptions) -> None:
-        """Run in the reloader's thread. What goes wrong is shown, and the next change tries again."""
+        """Run in the reloader's thread. An error is printed, and the next change of the code restarts."""
         worker = self._worker(worker_options)
         _prepare_database(None)
         with LogQueue(direct=True) as log:
@@ -194,7 +194,7 @@ def _serve_isolated(descriptors: list[int]) -> None:
 
 
 def _prepare_database(parent: Parent | None) -> None:
-    """Set what SQLite needs. Called where a log that cannot be written holds up nothing."""
+    """Prepare SQLite. Call this where a log that cannot be written blocks nothing."""
     database = connections[ledger.database()]
     lacking = bulk.prepare(database)
     if lacking and parent is None:
@@ -204,7 +204,7 @@ def _prepare_database(parent: Parent | None) -> None:
 
 
 class _Handler(logging.StreamHandler[Any]):
-    """Says once what is wrong with standard output, not for each record."""
+    """Reports a failure of standard output once, not for each record."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
@@ -241,7 +241,7 @@ def _worker_options(options: dict[str, Any], parent: Parent | None) -> WorkerOpt
 
 
 class Place(NamedTuple):
-    """Where `--metrics` listens."""
+    """The address at which `--metrics` listens."""
 
     host: str
     port: int

@@ -1,6 +1,6 @@
-"""Tells people what is wrong, once, and once that it has recovered: by a signal, mail and a webhook.
+"""Notifies users of problems, once when a problem begins and once when it ends: by a signal, mail and a webhook.
 
-What is wrong is judged by `status`; here it is looked at again and again, remembered in rows, and told.
+`status` judges what is a problem; this package checks it repeatedly, stores it in rows, and sends messages.
 """
 
 from .sending import deliver, deliver_pending

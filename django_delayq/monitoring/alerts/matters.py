@@ -1,14 +1,14 @@
-"""What stands wrong now, each under a name by which it is known again.
+"""Current conditions for alerts, each with a stable key.
 
 Note [Kinds of alerts]
-Of a schedule: it has failed FAILURES times in a row (`failing`), has not succeeded in time (`late`), names an unknown
-task (`unknown_task`), or its next point cannot be computed (`parked`). Of a queue: it has failed jobs (`failed_jobs`).
-All else are the problems of `status.judge`, by their words, of a queue or of everything. What `delayq_status` sums up
-of schedules, `unknown_tasks` and `late`, is told of each schedule instead.
+A schedule has failed FAILURES times in a row (`failing`), has not succeeded in time (`late`), names an unknown task
+(`unknown_task`), or its next point cannot be computed (`parked`). A queue has failed jobs (`failed_jobs`). All other
+kinds are codes of problems of `status.judge`, for a queue or for everything. Problems that sum up schedules,
+`unknown_tasks` and `late`, are replaced by an alert for each schedule.
 
-Note [Not many at once]
-When a database that tasks need goes away, 100,000 schedules fail. Of each kind MOST schedules are told of at a time; of
-the others one alert says that there are more. A schedule that was told of keeps its place until it has recovered.
+Note [At most MOST alerts of a kind]
+If a database that tasks need is down, 100,000 schedules may fail. Each kind has alerts for at most MOST schedules at a
+time; one more alert says that there are others. A schedule with an alert keeps it until it has recovered.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -25,14 +25,14 @@ from ..status.database_side import find_unknown_tasks
 from ..status.late import find_late
 from ..status.snapshot import MOST_READ, MOST_UNKNOWN
 
-#: So many schedules of each kind.
+#: Maximum schedules with an alert of each kind.
 MOST = 100
-#: So many states are looked at once.
+#: Number of states in one query.
 PAGE = 500
 
 
 class Matter(NamedTuple):
-    """Something that stands: `kind` and `subject` are its name; `title` is what people call its subject."""
+    """A condition: `kind` and `subject` are its key, `title` is the name of its subject for users."""
 
     kind: str
     subject: str
@@ -41,19 +41,19 @@ class Matter(NamedTuple):
     text: str
 
 
-#: Of up to so many schedules, or of these only.
+#: Finds up to a number of schedules, all or those with these primary keys.
 Find = Callable[[int, Collection[int] | None], list[Matter]]
 
 
 def of_problems(problems: Collection[Problem]) -> Iterator[Matter]:
-    """Return the problems that are no sums of schedules; one of each word and queue."""
+    """Yield problems other than sums of schedules, by code and queue."""
     for problem in problems:
         if problem.code not in SUMS:
             yield Matter(problem.code, problem.queue, problem.queue, problem.queue, problem.message)
 
 
 def of_failed_jobs() -> Iterator[Matter]:
-    """Return the queues that have failed jobs."""
+    """Yield the queues that have failed jobs."""
     for queue, count in sorted(ledger.count_failed_jobs(MOST_READ).items()):
         text = ngettext(
             "Queue %(queue)s has %(count)d failed job. Look at it in the admin, among the failures, and retry or "
@@ -66,11 +66,7 @@ def of_failed_jobs() -> Iterator[Matter]:
 
 
 def of_schedules(known: dict[str, list[int]]) -> Iterator[Matter]:
-    """Return what is wrong with schedules; `known` are those that rows stand for, by kind. See Note [Not many at once].
-
-    Raises:
-        DatabaseError: The database does not answer.
-    """
+    """Yield conditions of schedules; `known` are those with an open alert. See Note [At most MOST alerts of a kind]."""
     for kind, find in FINDERS.items():
         told = known.get(kind, [])
         yield from find(len(told), told) if told else ()
@@ -123,15 +119,12 @@ def _late(most: int, among: Collection[int] | None) -> list[Matter]:
 
 
 FINDERS: dict[str, Find] = {"failing": _failing, "late": _late, "unknown_task": _unknown, "parked": _parked}
-#: What `delayq_status` sums up of them.
+#: Problems of `delayq_status` that sum up schedules.
 SUMS = frozenset(("unknown_tasks", "late"))
 
 
 def _states(states: QuerySet[Any], most: int, among: Collection[int] | None) -> list[Schedule]:
-    """Return the first enabled schedules of these states, by pages of an index of theirs.
-
-    A join would begin at the many that are enabled, and so would an order of them.
-    """
+    """Return the first enabled schedules with these states. A join would start from all enabled schedules."""
     using, found, after = ledger.database(), list[Schedule](), 0
     states = states.using(using) if among is None else states.using(using).filter(pk__in=among)
     while len(found) < most:

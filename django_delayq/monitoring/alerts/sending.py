@@ -1,13 +1,13 @@
-"""Sends what a row of an alert says: by mail, and to a webhook. Decides nothing.
+"""Sends the messages of an alert by mail and to a webhook. Decides nothing.
 
-Note [Delivered]
-A message has an id that all its attempts share, `<key of the row>.opened` or `….recovered`. It is sent, then noted as
-sent; a worker that dies in between sends it once more. So it arrives at least once, and its receiver recognises a
-second one by its id: the webhook by `webhook-id`, mail by its Message-ID. Where the database does not take the note,
-the note alone is tried again, and then given up: the job succeeds all the same, since its failure would send again.
+Note [Messages arrive at least once]
+A message has one id for all its attempts, `<primary key of the row>.opened` or `….recovered`. It is sent, then recorded
+as sent; if the worker dies in between, it is sent again. So it arrives at least once, and receivers recognise
+duplicates by the id: in `webhook-id`, or in the mail's Message-ID. If the database fails to record it, only the
+recording is retried. If that fails too, the job succeeds nevertheless, because a failed job would send again.
 
-The webhook is signed as https://www.standardwebhooks.com has it: HMAC-SHA256 of id, time and body, by a secret that
-both sides know. The time is that of the attempt, so that a receiver may refuse what is old.
+The webhook is signed according to https://www.standardwebhooks.com: HMAC-SHA256 of id, time and body, with a shared
+secret. The time is that of the attempt, so receivers can reject old messages.
 """
 
 import base64
@@ -38,20 +38,19 @@ from .states import find_jobs
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Seconds for a webhook's whole request, and for each answer of a mail server.
+#: Seconds for a webhook's whole request, and for each response of a mail server.
 TIMEOUT_SECONDS = 10.0
-#: Pauses between the tries to note what was sent; its job has `states.TIMEOUT_SECONDS` in all.
+#: Seconds between attempts to record a message as sent. The whole job has `states.TIMEOUT_SECONDS`.
 NOTE_PAUSES_SECONDS = (0.1, 1.0, 5.0)
-#: What nobody has taken for so long is not sent any more by a command; its jobs have given up by then too.
+#: Maximum age and number of alerts that a command delivers; jobs of older ones have given up too.
 MOST_AGE, MOST_PENDING = timedelta(days=1), 100
 
 
 def deliver(key: str, what: str, channel: str) -> bool:
-    """Send one message by one channel, unless it was sent; False where it is not to be. See Note [Delivered].
+    """Send a message; return False if it was sent or must not be. See Note [Messages arrive at least once].
 
     Raises:
-        DeliveryFailed: The webhook cannot be reached or refuses.
-        OSError: The mail server cannot be reached or refuses.
+        DeliveryFailed, OSError: The webhook or the mail server cannot be reached or rejects the message.
     """
     alerts, rows = conf.get_config().alerts, Alert.objects.using(ledger.database()).filter(pk=key)
     row, name = rows.first(), f"{what} {channel}"
@@ -80,10 +79,7 @@ def _note_sent(rows: QuerySet[Alert], name: str) -> None:
 
 
 def deliver_pending(snapshot: Snapshot) -> list[str]:
-    """Send what waits for a worker that is not there; return what went wrong, in a line each.
-
-    Where a live worker serves the queue of these jobs nothing is done: it sends them.
-    """
+    """Send pending messages if no live worker serves the queue of their jobs; return a line for each failure."""
     alerts = conf.get_config().alerts
     task = None if alerts is None else find_jobs(alerts)
     workers = snapshot.redis.workers if snapshot.redis is not None else ()
@@ -117,7 +113,7 @@ def _send_mail(row: Alert, what: str, alerts: AlertSettings) -> None:
     headers = {"Message-ID": f"<{row.pk}.{what}@{domain}>", "Auto-Submitted": "auto-generated"}
     subject = " ".join(f"{prefix}{word}: {row}".split())
     connection = mail_connection()
-    if getattr(connection, "timeout", 0) is None:  # without EMAIL_TIMEOUT a silent mail server would hold a slot
+    if getattr(connection, "timeout", 0) is None:  # without EMAIL_TIMEOUT a hanging mail server would block a slot
         connection.timeout = TIMEOUT_SECONDS
     connection.send_messages([EmailMessage(subject, "\n".join(lines) + "\n", sender, to, headers=headers)])
 
@@ -133,7 +129,7 @@ CHANNELS: dict[str, Callable[[Alert, str, AlertSettings], None]] = {"mail": _sen
 
 
 def told(row: Alert, what: str) -> dict[str, Any]:
-    """Return what a webhook is sent: the same for each attempt."""
+    """Return the body of a webhook; it is the same for each attempt."""
     over = what == Alert.RECOVERED
     return {
         "type": f"alert.{what}",
@@ -152,7 +148,7 @@ def told(row: Alert, what: str) -> dict[str, Any]:
 
 
 def sign(name: str, body: bytes, secret: str, now: int) -> dict[str, str]:
-    """Return the headers by which a receiver knows who sent this; `now` in seconds since 1970."""
+    """Return the headers by which a receiver verifies the sender; `now` is in seconds since 1970."""
     signed = f"{name}.{now}.".encode() + body
     digest = hmac.new(secret_bytes(secret), signed, hashlib.sha256).digest()
     signature = f"v1,{base64.b64encode(digest).decode()}"

@@ -1,15 +1,15 @@
-"""States of alerts: each is a row, and every change of it a compare-and-set that one alone wins.
+"""States of alerts: rows that change by compare-and-set, so that each change has one winner.
 
 Note [Once each way]
-A state is told when two looks, `EVERY` seconds apart, have seen it, and recovered when two have not: what passes by
-itself within seconds is no message. Who wins the change of the row writes the jobs that deliver it in the same
-transaction. So a kill leaves both or neither; a flush of Redis loses neither, as the jobs are rows too; and two that
-look at the same time tell it once.
+An alert opens when two checks, `EVERY` seconds apart, have found its condition, and recovers when two have not: what
+passes within seconds sends no message. The winner of a change creates the delivery jobs in the same transaction. So a
+kill leaves both or neither, and a flush of Redis loses neither, because jobs are rows too. Concurrent checks open an
+alert once.
 
-Note [What is not known]
-While Redis does not answer, or a shard is being rebuilt after a flush, there is nothing to tell of it: queues are
-empty, no worker has said yet that it lives. Then the states that are judged by Redis stay as they are, those of a queue
-as long as one of its shards is not built, the others as long as any is.
+Note [Unknown states stay unchanged]
+While Redis does not answer, or a shard is being rebuilt after a flush, its data is not evidence: queues are empty and
+workers have not sent a heartbeat yet. Then conditions judged by Redis stay unchanged: those of a queue while any of its
+shards is not built, the others while any shard is not built.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,27 +32,27 @@ from ..status import Snapshot, judge, look_quickly
 from . import matters
 from .matters import Matter
 
-#: Rows of what has recovered stay for so long.
+#: Days that rows of recovered alerts are kept.
 DAYS_KEPT = 90
-#: Looks are not quite `EVERY` apart.
+#: Share of `EVERY` that counts as elapsed, because checks are slightly irregular.
 HELD = 0.8
-#: A message that nobody takes is tried for about half a day.
+#: Delivery jobs: failing messages are retried for about half a day.
 ATTEMPTS, BACKOFF_SECONDS, TIMEOUT_SECONDS = 20, 10, 120
 
-#: These are judged whatever Redis is like.
+#: Kinds that do not depend on Redis.
 BY_THE_DATABASE = frozenset((*matters.FINDERS, "failed_jobs"))
-#: And these say what Redis is like.
+#: Kinds that describe Redis itself.
 OF_REDIS = frozenset(("redis_unreachable", "not_built", "redis_unfit"))
 
 Key = tuple[str, str]
 
 
 def look_now() -> Snapshot:
-    """Look, and have every state follow what is seen; see `follow`. For looks at the same time no harm is done.
+    """Take a snapshot and update all alerts; see `follow`. Concurrent calls are safe.
 
     Raises:
         DatabaseError: The database does not answer.
-        ImproperlyConfigured: Nobody could be told; see `find_jobs`.
+        ImproperlyConfigured: No TASKS alias can deliver messages; see `find_jobs`.
     """
     snapshot = look_quickly(server=True)
     known: dict[str, list[int]] = {}
@@ -70,7 +70,7 @@ def look_now() -> Snapshot:
 
 
 def _what_is_known(snapshot: Snapshot) -> Callable[[str, str], bool]:
-    """See Note [What is not known]."""
+    """Return a test for kind and queue. See Note [Unknown states stay unchanged]."""
     redis, compared = snapshot.redis, snapshot.comparison
     answers = redis is not None and compared is not None and not compared.foreign
     unbuilt = {shard.queue for shard in redis.shards if shard.epoch != "built"} if redis is not None else set()
@@ -84,17 +84,16 @@ def _what_is_known(snapshot: Snapshot) -> Callable[[str, str], bool]:
 
 
 def standing() -> dict[Key, Alert]:
-    """Return the rows of states that stand, by kind and subject."""
+    """Return the rows of open alerts, by kind and subject."""
     return {(row.kind, row.subject): row for row in Alert.objects.using(ledger.database()).open()}
 
 
 def follow(
     rows: Mapping[Key, Alert], seen: Mapping[Key, Matter], is_known: Callable[[str, str], bool], now: datetime
 ) -> None:
-    """Have the rows follow what was seen. What is not known now stays as it is. See Note [Once each way].
+    """Update alert rows from current conditions; unknown conditions stay unchanged. See Note [Once each way].
 
-    Raises:
-        DatabaseError: What was not changed is changed after the next look.
+    After a DatabaseError, the next check makes the missing changes.
     """
     config = conf.get_config()
     alerts = config.alerts or AlertSettings()
@@ -102,7 +101,7 @@ def follow(
     objects = Alert.objects.using(ledger.database())
     fresh = [_begun(seen[key], now) for key in seen.keys() - rows.keys()]
     if fresh:
-        objects.bulk_create(fresh, ignore_conflicts=True)  # somebody else may have looked too
+        objects.bulk_create(fresh, ignore_conflicts=True)  # another process may have inserted them
     for key, row in rows.items():
         own = objects.open().filter(pk=row.pk)
         if key in seen:
@@ -145,10 +144,10 @@ def _write_change(row: Alert, what: str, values: dict[str, Any], task: Any, chan
 
 
 def find_jobs(alerts: AlertSettings) -> Any:
-    """Return the task whose jobs deliver messages; None where there is nothing to deliver.
+    """Return the task whose jobs deliver messages; None without channels.
 
     Raises:
-        ImproperlyConfigured: No alias of TASKS takes jobs; says what to add.
+        ImproperlyConfigured: No TASKS alias accepts jobs.
     """
     if not alerts.channels:
         return None
@@ -164,7 +163,7 @@ def find_jobs(alerts: AlertSettings) -> Any:
         backend=backend.alias,
         queue_name=queue,
         priority=0,
-        run_after=None,  # Django 6.0 has no default of these two
+        run_after=None,  # Django 6.0 has no default for this one and the priority
         max_attempts=ATTEMPTS,
         backoff=BACKOFF_SECONDS,
         timeout=TIMEOUT_SECONDS,
@@ -172,5 +171,5 @@ def find_jobs(alerts: AlertSettings) -> Any:
 
 
 def forget(before: datetime) -> None:
-    """Delete what has recovered before this instant."""
+    """Delete alerts that recovered before this instant."""
     Alert.objects.using(ledger.database()).filter(recovered_at__lt=before).delete()

@@ -1,6 +1,6 @@
-"""Why a due point or a job did or did not run, in sentences, from definition, ledger and Redis. Changes nothing.
+"""Explains in sentences why a due point or a job did or did not run. Changes nothing.
 
-Works where Redis is down: it then says what it cannot know.
+Uses the definition, the ledger and Redis. If Redis is down, the explanation says what it cannot know.
 """
 
 from .job import explain_job, find_job

@@ -1,4 +1,4 @@
-"""What Redis holds of one member, in sentences: mirrored or not, waiting, due, leased. Changes nothing."""
+"""Describes what Redis holds of one member: not mirrored, waiting, due or leased. Changes nothing."""
 
 from datetime import datetime, tzinfo
 
@@ -12,17 +12,17 @@ from .outcome import shown
 
 
 class Entry:
-    """The entry of a schedule, an order or a job, as it stands now.
+    """The current entry of a schedule, an ordered run or a job.
 
-    Without `details` it is not told why Redis does not answer: that says where it is.
+    Without `details`, an error of Redis is left out of the text, because it contains the address.
     """
 
     def __init__(self, member: str, queue: str, *, details: bool = True) -> None:
         self.queue = queue
-        #: What Redis holds; None where it was not asked or did not answer, then `silence` says why.
+        #: The entry; None if Redis was not queried or did not answer. `silence` has the reason.
         self.view: EntryView | None = None
         self.silence = ""
-        #: How many members of its queue are due.
+        #: Number of due members of its queue.
         self.due = 0
         if not conf.get_config().mirror:
             why = {"why": _(conf.why_no_redis())}
@@ -38,23 +38,21 @@ class Entry:
 
     @property
     def leased(self) -> bool:
-        """True while a worker holds it."""
         return self.view is not None and self.view.leased
 
     @property
     def point(self) -> datetime | None:
-        """The due point that Redis has."""
         return None if self.view is None else known_ms(self.view.point_ms)
 
     def describe(self, generation: int, now: datetime, zone: tzinfo, *, waits: str = "", worker: str = "") -> str:
-        """Return what happens to it; `waits` says what holds it back, `worker` who has begun it, as far as is known."""
+        """Describe the entry; `waits` is the text of pauses, `worker` the worker that began it, if known."""
         if self.view is None:
             return self.silence
         score = known_ms(self.view.score_ms)
         if score is None or self.view.point_ms is None:
             return _("Redis does not hold it yet. A worker's sweep puts it there, or manage.py delayq_sync.")
         point = self.point or score
-        since = score if self.view.score_ms else point  # where it has its turn, only that is known
+        since = score if self.view.score_ms else point  # score 0: its turn has come, at a time that is not known
         values = {"queue": self.queue, "due": str(self.due), "worker": worker}
         values |= {"point": shown(point, zone), "score": shown(since, zone)}
         if self.view.leased and worker:

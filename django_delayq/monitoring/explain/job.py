@@ -1,4 +1,4 @@
-"""One job: where it stands, why it waits, what became of it. Changes nothing."""
+"""Explains one job: why it waits, where it runs, or how it ended. Changes nothing."""
 
 from collections.abc import Iterator
 from datetime import datetime, tzinfo
@@ -18,7 +18,7 @@ from .standing import holding_up, slowing
 
 
 def find_job(text: str) -> Run | None:
-    """Return the job of a result's id, or of a primary key; None where there is none."""
+    """Return the job with a result id or a primary key; None if there is none."""
     parsed = parse_id(text)
     if parsed is not None:
         return ledger.find_job(*parsed)
@@ -28,7 +28,7 @@ def find_job(text: str) -> Run | None:
 
 
 def explain_job(job: Run, now: datetime, *, details: bool = True) -> list[str]:
-    """Return why a job waits, where it runs, or how it ended; `details` as in `Entry`."""
+    """Explain why a job waits, where it runs, or how it ended; `details` as in `Entry`."""
     zone = get_zone(conf.project_timezone())
     values = {"task": job.task, "pk": job.pk, "queue": job.queue, "backend": job.backend}
     values["time"] = shown(job.created_at, zone)
@@ -66,7 +66,7 @@ def _notes(job: Run, now: datetime, zone: tzinfo) -> Iterator[str]:
 
 
 def _attempts(job: Run) -> int:
-    """Return how many attempts there are in all: as the job says, else as its alias does here."""
+    """Return the maximum number of attempts: from the job, else from its TASKS alias in this process."""
     said = (job.options or {}).get("max_attempts")
     if said is None:
         try:

@@ -1,4 +1,4 @@
-"""What a person means by a time: the instants from `first` up to, but without, `end`. Reads no clock, no row."""
+"""Parses a time that a user typed into an interval: from `first` up to `end`, exclusive. Reads no clock and no row."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _WITH_SECONDS = re.compile(r"\d:\d{2}:\d{2}")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A minute, a second or a millisecond, as precisely as it was typed. `notes` tell what the zone does to it."""
+    """A minute, second or millisecond, as precise as the text. `notes` are effects of the time zone."""
 
     first: datetime
     end: datetime
@@ -23,10 +23,10 @@ class Moment:
 
 
 def parse_moment(text: str, zone_name: str, now: datetime) -> Moment:
-    """Return what was typed: `2026-11-21 09:00`, with seconds or an offset if need be, or `09:00` for today.
+    """Parse `2026-11-21 09:00`, optionally with seconds and an offset, or `09:00` for today.
 
     Raises:
-        ValueError: It is none of these; the message shows them.
+        ValueError: The text has none of these forms; the message lists them.
     """
     zone = get_zone(zone_name)
     typed = text.strip()
@@ -65,7 +65,7 @@ def _in_zone(wall: datetime, name: str, zone: tzinfo, width: timedelta) -> Momen
     if first.astimezone(zone).replace(tzinfo=None, fold=0) != wall:
         notes.append(_("%(time)s does not exist in %(zone)s: the clock jumps over it.") % shown)
         start = from_seconds(stretch(zone, seconds(first))[0])
-        if start is not None:  # what stands for it comes right after the jump
+        if start is not None:  # a run for the skipped time starts right after the jump
             return Moment(start, start + max(width, timedelta(minutes=1)), tuple(notes))
     elif local.replace(fold=1).utcoffset() != local.utcoffset():
         later = local.replace(fold=1)

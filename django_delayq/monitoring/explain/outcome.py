@@ -1,4 +1,4 @@
-"""A row of the ledger in sentences: what happened, why, and what to change. Reads neither database nor Redis."""
+"""Describes a row of the ledger: what happened, why, and what to change. Reads neither database nor Redis."""
 
 from datetime import datetime, timedelta, tzinfo
 
@@ -9,7 +9,7 @@ from ...calls.handover import REASON as REASON_HANDED_OVER
 from ...models import Origin, Run, Status
 from ...text import redact_text
 
-#: Why a run is not succeeded and what to change, by its status, or by status and reason.
+#: Why a run has not succeeded and what to change, by status or by status and reason.
 WHY: dict[Status | tuple[Status, str], str] = {
     Status.QUEUED: gettext_noop("It waits in queue %(queue)s for a worker."),
     Status.RUNNING: gettext_noop("It runs now, or its worker died; then another takes over when the lease ends."),
@@ -53,14 +53,14 @@ WHY: dict[Status | tuple[Status, str], str] = {
 
 
 def shown(instant: datetime, zone: tzinfo) -> str:
-    """Return an instant in the schedule's zone, with milliseconds where there are some."""
+    """Format an instant in the schedule's zone, with milliseconds if there are any."""
     local = instant.astimezone(zone)
     millis = f".{local.microsecond // 1000:03}" if local.microsecond else ""
     return f"{local:%Y-%m-%d %H:%M:%S}{millis} {local:%Z}"
 
 
 def span(value: timedelta) -> str:
-    """Return "12 ms", "4.21 s" or "1:05:00"."""
+    """Format a duration as "12 ms", "4.21 s" or "1:05:00"."""
     seconds = value.total_seconds()
     if abs(seconds) < 1:
         return f"{seconds * 1000:.0f} ms"
@@ -68,9 +68,9 @@ def span(value: timedelta) -> str:
 
 
 def describe_run(run: Run, zone: tzinfo, *, attempts: int, catch_up: int = 0) -> list[str]:
-    """Return what became of a run, its figures, and why it did not succeed.
+    """Return a run's outcome, its figures, and why it did not succeed.
 
-    `attempts` is how many there are in all, `catch_up` the schedule's `max_catch_up`.
+    `attempts` is the maximum number of attempts, `catch_up` the schedule's `max_catch_up`.
     """
     lines = [_headline(run, zone), *_figures(run, zone)]
     why = _why(run, catch_up if run.status == Status.SKIPPED else attempts)

@@ -1,4 +1,4 @@
-"""One due point: the row that decided it, or why there is none. Changes nothing."""
+"""Explains one due point: the row that decided it, or why there is none. Changes nothing."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,7 +25,7 @@ MOST_ROWS = 10
 
 
 def explain_point(schedule: Schedule, moment: Moment, now: datetime, *, details: bool = True) -> list[str]:
-    """Return why what was due in this moment did or did not run; `details` as in `Standing`."""
+    """Explain why points due in this moment did or did not run; `details` as in `Standing`."""
     standing = Standing(schedule, now, details=details)
     lines = [standing.headline(), *moment.notes]
     rows = _rows(schedule, moment)
@@ -43,7 +43,7 @@ def explain_point(schedule: Schedule, moment: Moment, now: datetime, *, details:
 
 
 def _rows(schedule: Schedule, moment: Moment) -> list[Run]:
-    """Return the rows of this moment, and the stretch that reaches into it. Walks an index, whatever the history."""
+    """Return the rows of this moment, and a stretch that reaches into it. Reads by index, for any size of history."""
     own = Run._base_manager.using(ledger.database()).filter(schedule_id=schedule.pk)
     before = own.filter(due_at__lt=moment.first).order_by("-due_at")[:3]
     reaching = [row for row in before if row.last_due_at is not None and row.last_due_at >= moment.first]
@@ -52,7 +52,6 @@ def _rows(schedule: Schedule, moment: Moment) -> list[Run]:
 
 
 def _busy_with(standing: Standing, skipped: Run) -> Iterator[str]:
-    """Yield which run the schedule was busy with when this one came due."""
     own = Run._base_manager.using(ledger.database()).filter(schedule=skipped.schedule_id or 0, origin=Origin.DUE)
     for row in own.filter(due_at__lt=skipped.due_at).order_by("-due_at")[:MOST_ROWS]:
         if row.status in OPEN:
@@ -66,7 +65,7 @@ def _busy_with(standing: Standing, skipped: Run) -> Iterator[str]:
 
 
 def _as_it_was(standing: Standing, instant: datetime) -> Iterator[str]:
-    """Yield what the definition of that time said, where it was kept and says something else than the one of now."""
+    """Yield how the definition in force at an instant differs from the current one, if it was stored."""
     kept = Definition.objects.using(ledger.database()).filter(schedule=standing.schedule.pk, replaced_at__gt=instant)
     found = kept.order_by("replaced_at", "pk").first()
     if found is None:
@@ -82,7 +81,6 @@ def _as_it_was(standing: Standing, instant: datetime) -> Iterator[str]:
 
 
 def _undecided(standing: Standing, moment: Moment) -> Iterator[str]:
-    """Yield why the ledger has no row of the chain in this moment."""
     schedule, held = standing.schedule, standing.entry.point
     if moment.end <= schedule.created_at:
         yield standing.at(_("The schedule did not exist then: it was created at %(time)s."), schedule.created_at)
@@ -130,7 +128,7 @@ def _no_point(standing: Standing, rule: Recurrence, moment: Moment) -> Iterator[
 
 
 def _neighbours(standing: Standing, rule: Recurrence, instant: datetime) -> Iterator[str]:
-    """Tell the points before and after an instant that is none, and how the clocks change in between."""
+    """Yield the due points before and after an instant that is not one, and clock changes in between."""
     after = rule.next_after(instant)
     before = rule.previous_at_or_before(instant, instant - timedelta(days=366))
     if before is not None:
@@ -194,6 +192,5 @@ def _edited(standing: Standing) -> str:
 
 
 def _cron_of(rule: Recurrence) -> Cron | None:
-    """Return the cron expression of a rule, if it is one."""
     plain = rule.recurrence if isinstance(rule, Windowed) else rule
     return plain if isinstance(plain, Cron) else None

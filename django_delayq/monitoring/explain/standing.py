@@ -1,4 +1,4 @@
-"""How a schedule stands: does it go on by itself, what does Redis do with it, what was last, what comes next."""
+"""Describes the current state of a schedule: obstacles, its entry in Redis, the last run and the next points."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,7 +21,7 @@ from .outcome import describe_run, shown
 
 
 class Standing:
-    """A schedule as definition, ledger and Redis have it now, in sentences; `details` as in `Entry`."""
+    """A schedule's current definition, ledger rows and entry in Redis, as sentences; `details` as in `Entry`."""
 
     def __init__(self, schedule: Schedule, now: datetime, *, details: bool = True) -> None:
         self.schedule = schedule
@@ -32,30 +32,28 @@ class Standing:
 
     @cached_property
     def open_rows(self) -> Sequence[AnyRun]:
-        """What workers have begun of its chain, the oldest first."""
+        """Open rows of the schedule's chain, the oldest first."""
         return ledger.load_open_rows([self.schedule.pk]).get(self.schedule.pk, [])
 
     @cached_property
     def held(self) -> Sequence[Control]:
-        """What people hold back."""
         return ledger.held_back()
 
     @cached_property
     def waits(self) -> str:
-        """What pauses of its queue and its task keep waiting; see `explain_wait`."""
         return explain_wait(self.held, (self.schedule.queue, self.schedule.task))
 
     @property
     def goes_on(self) -> bool:
-        """True where it has a point to come, so that Redis should hold it."""
+        """True if the schedule has a next point, so that Redis should hold it."""
         return self.schedule.enabled and self.state.condition == Condition.ACTIVE
 
     def at(self, text: str, instant: datetime) -> str:
-        """Return a text with this instant for its %(time)s."""
+        """Fill the %(time)s of a text."""
         return text % {"time": shown(instant, self.zone)}
 
     def headline(self) -> str:
-        """Return the name and the recurrence in words, or what is wrong with it."""
+        """Return the name and the recurrence in words, or the error of the recurrence."""
         try:
             words = describe(self.schedule.recurrence)
         except InvalidRecurrence as error:
@@ -66,11 +64,10 @@ class Standing:
 
     @property
     def counts_from_finish(self) -> bool:
-        """True where the next point depends on when the last run ended."""
         return self.schedule.kind == Schedule.Kind.EVERY and self.schedule.every_from == Schedule.EveryFrom.FINISH
 
     def obstacles(self) -> Iterator[str]:
-        """Yield what keeps the schedule from starting anything: each with what to do about it."""
+        """Yield what keeps the schedule from starting a run, each with what to do."""
         schedule, reason = self.schedule, {"reason": _sentence(self.state.condition_reason)}
         if not schedule.enabled:
             said = f" ({schedule.pause_reason})" if schedule.pause_reason else ""
@@ -95,25 +92,25 @@ class Standing:
                 yield _("Each of its points fails: %(reason)s") % {"reason": _sentence(str(refusal))}
 
     def in_redis(self) -> Iterator[str]:
-        """Yield what Redis does with the schedule, where it should hold it or where a worker still does."""
+        """Yield what Redis does with the schedule, if Redis should hold it or a worker still has its lease."""
         if self.goes_on or self.entry.leased:
             yield self.describe_entry()
             yield from slowing(self.schedule.queue, self.held)
 
     def describe_entry(self) -> str:
-        """Return what happens in Redis: mirrored or not, waiting, due, leased."""
+        """Return the state of its entry in Redis: not mirrored, waiting, due or leased."""
         point = self.entry.point
         worker = next((row.worker for row in self.open_rows if row.due_at == point), "") if self.entry.leased else ""
         generation, waits = self.schedule.generation, self.waits
         return self.entry.describe(generation, self.now, self.zone, waits=waits, worker=worker)
 
     def describe(self, run: Run) -> list[str]:
-        """Return what became of a run, and whether the definition is still that of the run."""
+        """Return a run's outcome, and whether the definition has been edited since."""
         attempts, catch_up = self.schedule.max_attempts, self.schedule.max_catch_up
         return [*describe_run(run, self.zone, attempts=attempts, catch_up=catch_up), *self.edited_since(run)]
 
     def edited_since(self, run: Run) -> Iterator[str]:
-        """Yield that the definition was edited after a run. A pause or a resumption is no edit."""
+        """Yield that the definition was edited after a run. Pausing and resuming are not edits."""
         schedule = self.schedule
         if run.generation == schedule.generation or run.status not in (Status.SUCCEEDED, Status.FAILED):
             return
@@ -138,7 +135,7 @@ def holding_up(queue: str, task: str, held: Sequence[Control]) -> Iterator[str]:
 
 
 def slowing(queue: str, held: Sequence[Control]) -> Iterator[str]:
-    """Yield why few workers or none take what is due in a queue."""
+    """Yield why few or no workers take due entries of a queue."""
     for row in held:
         if row.most is not None and (row.kind, row.name) == (Control.Kind.QUEUE, queue):
             yield f"{row}: {row.standing}."
@@ -148,7 +145,7 @@ def slowing(queue: str, held: Sequence[Control]) -> Iterator[str]:
 
 
 def _find_pauser(schedule: Schedule) -> str:
-    """Return the name of the user who paused a schedule; '' where it is not kept. See kept.py, Note [What is kept]."""
+    """Return the user who paused a schedule; '' if that is not stored. See kept.py, Note [What is kept]."""
     following: Schedule | Definition = schedule
     for kept in Definition.objects.using(ledger.database()).filter(schedule=schedule.pk).order_by("-pk"):
         if not kept.is_followed_by(following):
@@ -160,7 +157,7 @@ def _find_pauser(schedule: Schedule) -> str:
 
 
 def explain_state(schedule: Schedule, now: datetime, *, details: bool = True) -> list[str]:
-    """Return how the schedule stands now, without asking about a certain point; `details` as in `Standing`."""
+    """Describe the current state of a schedule and its last run; `details` as in `Standing`."""
     standing = Standing(schedule, now, details=details)
     lines = [standing.headline(), *standing.obstacles(), *standing.handed_over(), *standing.in_redis()]
     point = None
@@ -177,10 +174,10 @@ def explain_state(schedule: Schedule, now: datetime, *, details: bool = True) ->
 
 
 def list_next(schedule: Schedule, count: int) -> list[str]:
-    """Return the next due points, one a line, with what is remarkable about each.
+    """Return the next due points, one in a line, with their annotations.
 
     Raises:
-        InvalidRecurrence: The row holds no usable recurrence.
+        InvalidRecurrence: The row has no usable recurrence.
     """
     zone = get_zone(schedule.timezone)
     lines = []

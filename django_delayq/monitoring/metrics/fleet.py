@@ -1,6 +1,6 @@
-"""How everything stands, in Redis and the database, as gauges. See `metrics`, Note [Counters and gauges].
+"""The state of Redis and the database as gauges. See `metrics`, Note [Counters and gauges].
 
-What does not answer is left out, and `delayq_up` says so.
+If a service does not answer, its gauges are left out and `delayq_up` is 0.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ SHARES = (0.5, 0.95, 0.99)
 
 
 def told_of_all() -> bytes:
-    """Return the gauges as text. Costs what *At a glance* costs; asks as a web request may."""
+    """Return the gauges as text. Costs as much as the admin's *At a glance* and has the limits of a web request."""
     config, gauges = conf.get_config(), Gauges()
     snapshot = Snapshot(alias=config.redis, prefix=config.prefix)
     snapshot.redis = _asked(partial(ask, partial(read_redis, server=True)))

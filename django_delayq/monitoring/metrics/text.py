@@ -1,4 +1,4 @@
-"""Prometheus' text format. Needs `prometheus_client`."""
+"""Formats metrics as Prometheus' text. Needs `prometheus_client`."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,7 +19,7 @@ from ...index.counters import BOUNDS_MS, LAG, LAG_SUM, RAN, RAN_SUM, Counts, out
 __all__ = ["CONTENT_TYPE_LATEST", "Gauges", "counted", "counter", "text_of"]
 
 KEY = ("kind", "queue", "task")
-#: Told as 0 too, once anything of its task was counted: a rate needs a value before.
+#: Outcomes that are exposed as 0 once their task has any count, because a rate needs a first value.
 ALWAYS = dict.fromkeys(("succeeded", "retried", "failed", "lost"), 0)
 _BOUNDS = [*(str(bound / 1000) for bound in BOUNDS_MS), "+Inf"]
 
@@ -29,7 +29,6 @@ class _Ready(Collector):
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """Return what was collected already."""
         return self._families
 
 
@@ -41,10 +40,10 @@ def text_of(families: Iterable[Metric]) -> bytes:
 
 
 class Gauges(dict[str, GaugeMetricFamily]):
-    """Gauges by name, in the order of their first values. What is None is not known, and left out."""
+    """Gauges by name, in the order of their first values. Values of None are left out."""
 
     def put(self, name: str, said: str, value: float | None, **labels: str) -> None:
-        """Add a value; `said` is what the gauge means."""
+        """Add a value; `said` is the help text."""
         if value is not None:
             if name not in self:
                 self[name] = GaugeMetricFamily(f"delayq_{name}", said, labels=list(labels))
@@ -52,19 +51,19 @@ class Gauges(dict[str, GaugeMetricFamily]):
 
 
 def counter(name: str, said: str, value: float) -> Metric:
-    """Return a counter without labels, to be told as `delayq_<name>_total`."""
+    """Return a counter without labels, exposed as `delayq_<name>_total`."""
     return CounterMetricFamily(f"delayq_{name}", said, value=value)
 
 
 def counted(counts: Counts) -> Iterable[Metric]:
-    """Return what was counted, as counters and histograms."""
+    """Return counts as counters and histograms."""
     labels = (*KEY, "outcome", "reason")
     ended: Any = CounterMetricFamily("delayq_outcomes", "What became of due points and jobs.", labels=labels)
     said = "How long due points and jobs waited for their first attempt after they were due."
     lag = HistogramMetricFamily("delayq_lag_seconds", said, labels=KEY)
     ran = HistogramMetricFamily("delayq_duration_seconds", "How long attempts took.", labels=KEY)
     for key, tally in list(counts.items()):
-        now = dict(tally)  # the loop's thread goes on counting
+        now = dict(tally)  # a copy: the loop's thread continues to count
         for name, number in (ALWAYS | outcomes(now)).items():
             outcome, _, reason = name.partition(":")
             ended.add_metric((*key, outcome, reason), number)

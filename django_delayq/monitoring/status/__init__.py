@@ -1,6 +1,6 @@
-"""How the whole thing stands: workers, shards, drift, schedules; and what is wrong with it, each with what to do.
+"""Overall status of workers, shards, drift and schedules, and the problems found, each with a suggested fix.
 
-Changes nothing. Works where Redis or the database is down: it then says so, and tells what the other one knows.
+Changes nothing. If Redis or the database is down, the snapshot says so and contains what the other one knows.
 """
 
 from .judge import exit_status, find_remarks, format_span, judge

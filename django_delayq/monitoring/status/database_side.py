@@ -1,4 +1,4 @@
-"""What the database knows, and how far Redis differs from it: a few counts, whatever the number of schedules."""
+"""Reads the database's side of a snapshot and compares it with Redis, by a few bounded counts."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,19 +18,18 @@ from ...sync import pruning
 from ...sync.layout import ForeignLayout
 from .snapshot import MOST_COUNTED, MOST_READ, MOST_UNKNOWN, Comparison, DatabaseView, Named, Unnamed
 
-#: A worker mirrors within about 2 s what a request could not. What is older than this, nobody has mirrored.
+#: Minimum age of an unmirrored edit that is reported; workers mirror within about 2 s.
 STALE = timedelta(seconds=30)
-#: So many of the oldest deletions and moves are looked at one by one.
+#: Maximum number of the oldest deletions and moves that are checked in Redis.
 MOST_TOMBSTONES = 200
 NAMES_SHOWN = 5
 
 
 def reach_database() -> DatabaseView:
-    """Return a view with nothing counted yet, once the database answers.
+    """Return a view without counts, once the database answers.
 
     Raises:
-        MissingTables: The migrations were not run.
-        DatabaseError: It does not answer.
+        MissingTables: Migrations have not been run.
     """
     ledger.check_tables()
     using = ledger.database()
@@ -38,11 +37,7 @@ def reach_database() -> DatabaseView:
 
 
 def count_all(view: DatabaseView) -> None:
-    """Fill in the counts one after the other: where the time is up, the rest stays None.
-
-    Raises:
-        DatabaseError: A question was refused; the tables may be of another version.
-    """
+    """Fill in the counts one by one; a count that is not reached in time stays None."""
     states = ScheduleState._base_manager.using(ledger.database())
     view.failing = _enabled(states.filter(failing_streak__gt=0))
     view.open_runs = _open_runs()
@@ -52,7 +47,7 @@ def count_all(view: DatabaseView) -> None:
 
 
 def _enabled(states: QuerySet[Any]) -> Named:
-    """Count the enabled schedules of these states. No join: it would begin at the many that are enabled."""
+    """Count the enabled schedules of these states. No join: it would start from all enabled schedules."""
     found = states.values("pk")[: MOST_COUNTED + 1]
     rows = Schedule._base_manager.using(ledger.database()).filter(pk__in=found, enabled=True)
     names = list(rows.values_list("name", flat=True)[: NAMES_SHOWN + 1])
@@ -66,10 +61,7 @@ def _open_runs() -> dict[str, int]:
 
 
 def _refused() -> Named:
-    """Count the enabled schedules whose TASKS backend would not take their task.
-
-    Each combination of task, backend and priority is asked about once.
-    """
+    """Count the enabled schedules whose TASKS backend rejects their task: one check for each combination."""
     rows = Schedule._base_manager.using(ledger.database()).filter(enabled=True).exclude(backend="")
     count, names = 0, list[str]()
     combinations = rows.order_by().values_list("task", "backend", "priority").annotate(count=Count("pk"))
@@ -85,12 +77,9 @@ def _refused() -> Named:
 
 
 def find_unknown_tasks(used: Sequence[str] | None = None) -> list[str]:
-    """Return the tasks of schedules that no installed app has, of up to MOST_UNKNOWN tasks.
+    """Return the tasks of schedules that no installed app has, of at most MOST_UNKNOWN.
 
-    Which tasks there are is told by `used`, else by steps through their index.
-
-    Raises:
-        DatabaseError: The database does not answer.
+    `used` are the tasks of schedules, if known; without it they are read by steps through their index.
     """
     if used is None:
         used = Schedule.objects.using(ledger.database()).used(MOST_UNKNOWN, "task")["task"]
@@ -98,18 +87,12 @@ def find_unknown_tasks(used: Sequence[str] | None = None) -> list[str]:
 
 
 def find_unknown(used: Sequence[str] | None = None) -> Named:
-    """Return the enabled schedules whose task no installed app has.
-
-    Which tasks there are is told by `used`, else by steps through their index, and only rows of unknown ones are read.
-
-    Raises:
-        DatabaseError: The database does not answer.
-    """
+    """Return the enabled schedules whose task no installed app has; `used` as in `find_unknown_tasks`."""
     unknown = find_unknown_tasks(used)
     if not unknown:
         return Named(0, ())
     schedules = Schedule.objects.using(ledger.database())
-    # Asked by an expression, `enabled` offers no index, so that they are found by that of the task.
+    # As an expression, `enabled` cannot use its index, so the database uses that of the task.
     on = Case(When(enabled=True, then=Value(1)), default=Value(0))
     rows = schedules.filter(task__in=unknown).alias(on=on).filter(on=1).order_by("task")
     found = list(rows.values_list("task", "name")[: MOST_UNKNOWN + 1])
@@ -118,13 +101,12 @@ def find_unknown(used: Sequence[str] | None = None) -> Named:
 
 
 def compare(broker: Broker, *, most: int = sync.MOST_COMPARED, queues: Sequence[str] | None = None) -> Comparison:
-    """Compare Redis with the database by counts up to `most`; look at no single entry but those moved or deleted.
+    """Compare Redis with the database by counts of at most `most`; only moved and deleted entries are read one by one.
 
-    `queues` are those of schedules, if they are known.
+    `queues` are the queues of schedules, if known.
 
     Raises:
-        BrokerError: Redis does not answer, or with an error.
-        DatabaseError: The database does not answer, or refused the question.
+        BrokerError: Redis does not answer, or answers with an error.
     """
     layout = broker.layout()
     try:
@@ -146,11 +128,8 @@ def compare(broker: Broker, *, most: int = sync.MOST_COMPARED, queues: Sequence[
 def find_unnamed(used: Sequence[str] | None = None) -> list[Unnamed]:
     """Return what schedules, runs and jobs name and the settings of this process do not.
 
-    `used` are the queues of schedules, if they are known. Only the oldest jobs and ordered runs are read: those that no
-    worker runs are among them. What is younger than STALE may be of newer code or settings than these.
-
-    Raises:
-        DatabaseError: The database does not answer.
+    `used` are the queues of schedules, if known. Only the oldest open jobs and ordered runs are read, because rows that
+    no worker runs are among them. Rows younger than STALE may come from newer code or settings, and are left out.
     """
     schedules = Schedule.objects.using(ledger.database())
     if used is None:
@@ -176,7 +155,7 @@ def find_unnamed(used: Sequence[str] | None = None) -> list[Unnamed]:
 
 
 def _stale_edits(broker: Broker, drift: sync.Drift) -> int:
-    """Count old edits that Redis has not followed. A member that is leased leaves its old shard only afterwards."""
+    """Count old edits that Redis does not have. A leased member leaves its old shard only when its lease ends."""
     using, before = ledger.database(), utcnow() - STALE
     old = Tombstone._base_manager.using(using).filter(created_at__lt=before).order_by("pk")
     tombstones = list(old[:MOST_TOMBSTONES]) if drift.tombstones else []

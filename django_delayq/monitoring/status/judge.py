@@ -1,10 +1,10 @@
-"""What of that which was seen is wrong, in one line each that says what to do. Asks nobody anything.
+"""Turns a snapshot into problems, each with a suggested fix. Queries nothing.
 
 Note [What counts as wrong]
-Wrong is what keeps due points from being run in time, or Redis from agreeing with the database, and does not pass by
-itself within seconds. A shard that is being rebuilt is not wrong, one that waits for it is. A task that fails, a
-schedule that is parked or exhausted is a matter of that schedule: it is shown, but does not alarm; so is what people
-hold back. In a prefix that belongs to somebody else only that is wrong: its numbers are not ours.
+A problem keeps due points from running in time, or Redis from matching the database, and does not go away by itself
+within seconds. A shard that is being rebuilt is not a problem; a shard that waits for a rebuild is. Failing tasks and
+parked or exhausted schedules concern one schedule: they are shown but do not alarm, and neither do pauses and limits.
+If the prefix belongs to another installation, only that is reported: its counts are not ours.
 """
 
 import math
@@ -33,7 +33,7 @@ NAMES_SHOWN = 5
 
 
 def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Problem]:
-    """Return what is wrong; see Note [What counts as wrong]. `max_lag` is in seconds."""
+    """Return the problems; see Note [What counts as wrong]. `max_lag` is in seconds."""
     problems = list(snapshot.blind)
     compared, redis = snapshot.comparison, snapshot.redis
     for server in (redis and redis.servers) or ():
@@ -49,7 +49,6 @@ def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Probl
 
 
 def _discarded(snapshot: Snapshot) -> Iterator[Problem]:
-    """What was executed in the last hour and could not be recorded."""
     count = sum(tally.get(DISCARDED, 0) for tally in (snapshot.last_hour or {}).values())
     if count:
         text = ngettext(
@@ -63,7 +62,7 @@ def _discarded(snapshot: Snapshot) -> Iterator[Problem]:
 
 
 def find_remarks(redis: RedisView | None, held: Iterable[Control], failing: int) -> Iterator[tuple[str, str]]:
-    """Yield (tone, words) of what is no problem, but refutes "All is well": no worker, pauses, schedules that fail."""
+    """Yield (tone, text) for what is not a problem, but contradicts "All is well": no worker, pauses, failures."""
     if redis is not None and not any(worker.live for worker in redis.workers):
         yield "warn", _("No worker runs.")
     waits = explain_wait(held)
@@ -75,7 +74,7 @@ def find_remarks(redis: RedisView | None, held: Iterable[Control], failing: int)
 
 
 def exit_status(problems: Iterable[Problem]) -> int:
-    """Return 0 where all is well, else the gravest of WRONG and BLIND."""
+    """Return 0 without problems, else the highest status of WRONG and BLIND."""
     return max((problem.status for problem in problems), default=0)
 
 
@@ -84,7 +83,6 @@ def _counted(count: int) -> str:
 
 
 def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
-    """What no worker can execute, however well it works."""
     unknown = snapshot.unknown_tasks
     if unknown and unknown.count:
         text = ngettext(
@@ -118,7 +116,7 @@ def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
 
 
 def of_unnamed(unnamed: Iterable[Unnamed], redis: RedisView) -> Iterator[Problem]:
-    """Return what no worker will run. A queue that a live worker serves is left out: that worker has other settings."""
+    """Yield what no worker will run. Queues that a live worker serves are left out: its settings are different."""
     waiting = [each for each in unnamed if each.schedules or each.runs or each.jobs]
     for each in waiting:
         if each.kind == "queue" and not redis.serves(each.name):
@@ -159,7 +157,7 @@ def _server(server: ServerView) -> Iterator[Problem]:
 
 
 def _queues(redis: RedisView, snapshot: Snapshot, max_lag: float) -> Iterator[Problem]:
-    """What people have paused is late because they want it so."""
+    """Yield problems of queues. A paused queue may wait for any time, because users want it so."""
     paused = {row.name for row in snapshot.held_back or () if row.kind == "queue" and row.is_paused()}
     for queue in redis.queues:
         yield from _waiting(queue, math.inf if queue.queue in paused else max_lag)
@@ -182,7 +180,7 @@ def _unbuilt(queue: str, absent: int) -> Iterator[Problem]:
 
 
 def _waiting(queue: QueueView, max_lag: float) -> Iterator[Problem]:
-    """A queue that nobody serves is wrong where it has schedules or runs; where it only has jobs, once one is late."""
+    """Yield a queue that no worker serves, or that is late. With jobs alone, it needs no worker until a job is late."""
     values = {"queue": queue.queue, "count": queue.members, "span": format_span(queue.oldest_due), "most": max_lag}
     late = queue.oldest_due > max_lag
     if not queue.served and (late or queue.members > queue.jobs):

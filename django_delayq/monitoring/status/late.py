@@ -1,16 +1,15 @@
-"""Which schedules have not succeeded by the time that they are expected to.
+"""Finds schedules that have not succeeded by the time they are expected to.
 
 Note [Expected within]
-`Schedule.expected_within` says how long after a due point a success is expected. A schedule is late where so long has
-passed since a due point of its present definition, and neither that point has succeeded nor anything of the schedule
-that was due since: a later point, a run now, a backfill. So one success ends it, also that of a point that came late.
-What is switched off, parked, or paused by its queue or task is not late; an edit of when it runs begins anew, since
-what the former definition left is not run any more. What was handed over has succeeded when it was accepted.
+`Schedule.expected_within` is the maximum time between a due point and a success. A schedule is late if that time has
+passed since a due point of its current definition, and no run due at that point or later has succeeded, including
+manual runs and backfills. Disabled and parked schedules, and those whose queue or task is paused, are not late. An edit
+of the recurrence starts anew, because points of the former definition are not run any more. A run that was handed over
+has succeeded once the other backend accepted it.
 
-Of those that have an expectation the states are asked first: whether the next undecided point has passed, or the last
-decided one did not succeed. Only for these the ledger is asked, by its index. Up to FEW with an expectation are found
-by an index of their own. Where there are more, the states are asked by theirs, and MOST_LOOKED_AT of either kind are
-looked at, those that wait longest first: where all is well these are few, however many schedules there are.
+Candidates come from the states: the next undecided point has passed, or the last decided point did not succeed. Only
+their runs are read. Up to FEW schedules with an expectation are found by its index; above that, states are read by
+theirs, MOST_LOOKED_AT of each kind. In normal operation these are few, regardless of the number of schedules.
 """
 
 from collections.abc import Collection, Iterator
@@ -26,14 +25,14 @@ from ...recurrence.point import utcnow
 from .snapshot import Named
 
 FEW, MOST_LOOKED_AT = 10_000, 2_000
-#: So many are asked about at once.
+#: Number of candidates in one query.
 PAGE = 500
 NAMES_SHOWN = 5
 BAD = (Status.FAILED, Status.LOST, Status.SKIPPED)
 
 
 class Candidate(NamedTuple):
-    """A schedule that may be late; `until`: what was due by then was to have succeeded."""
+    """A schedule that may be late; a point due up to `until` should have succeeded by now."""
 
     pk: int
     within: timedelta
@@ -42,7 +41,7 @@ class Candidate(NamedTuple):
 
 
 class Late(NamedTuple):
-    """A schedule that has not succeeded in time, and the due point that was to."""
+    """A schedule that has not succeeded in time, and the due point that should have."""
 
     pk: int
     name: str
@@ -53,11 +52,7 @@ class Late(NamedTuple):
 
 
 def find_late(most: int, among: Collection[int] | None = None) -> list[Late]:
-    """Return up to so many late schedules, by key; `among`: only of these. See Note [Expected within].
-
-    Raises:
-        DatabaseError: The database does not answer.
-    """
+    """Return up to `most` late schedules by primary key, all or those `among`. See Note [Expected within]."""
     now, found = utcnow(), list[Late]()
     kinds = grouped(_candidates(now, among), lambda each: (each.until, each.is_undecided))
     for (until, is_undecided), candidates in kinds.items():
@@ -73,13 +68,13 @@ def find_late(most: int, among: Collection[int] | None = None) -> list[Late]:
 
 
 def name_late(most: int) -> Named:
-    """Return how many schedules are late, counted so far, and the names of the first."""
+    """Return the number of late schedules, counted up to `most` + 1, and the first names."""
     found = find_late(most + 1)
     return Named(len(found), tuple(late.name for late in found[:NAMES_SHOWN]))
 
 
 def _candidates(now: datetime, among: Collection[int] | None) -> Iterator[Candidate]:
-    """Return what may be late, each once; no arithmetic of instants is the database's."""
+    """Yield each candidate once. Instants are computed here, not by the database."""
     names = ("pk", "expected_within", "enabled", "effective_from", "state__next_due_at", "state__condition")
     seen = set[int]()
     for chosen in _chosen(now, among):
@@ -113,13 +108,12 @@ def _rows(pks: Collection[int]) -> QuerySet[Any]:
 
 
 def _undecided(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Give each the point that is next undecided."""
     found: QuerySet[Any] = rows.annotate(point=F("state__next_due_at"))
     return found
 
 
 def _decided(rows: QuerySet[Any], until: datetime) -> QuerySet[Any]:
-    """Give each the newest point up to then that is in the ledger; what has none is left out."""
+    """Annotate each schedule with its newest point in the ledger due by `until`; leave out those without."""
     own = Run._base_manager.filter(schedule=OuterRef("pk"), origin=Origin.DUE, due_at__lte=until)
     newest = own.filter(due_at__gt=OuterRef("effective_from")).order_by("-due_at")
     found: QuerySet[Any] = rows.annotate(point=Subquery(newest.values("due_at")[:1])).filter(point__isnull=False)

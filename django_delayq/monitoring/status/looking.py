@@ -1,4 +1,4 @@
-"""Looks at Redis and the database, and at one by the other. Never waits much longer than it was told to."""
+"""Takes snapshots of Redis and the database, within about the time that the caller allows."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,16 +28,16 @@ from .snapshot import BLIND, MOST_COUNTED, MOST_UNKNOWN, Comparison, Problem, Re
 
 Answer = TypeVar("Answer")
 
-#: Between two looks at what differs: long enough for a worker to finish what it was just writing.
+#: Seconds between two comparisons that differ: enough for a worker to finish its current writes.
 AGAIN_SECONDS = 0.5
 
 
 def look(*, seconds: float) -> Snapshot:
-    """Look at everything, within about so many seconds also where a server hangs.
+    """Take a full snapshot within about `seconds`, even if a server hangs.
 
     Raises:
-        ImproperlyConfigured: The settings name no Redis.
-        BrokerUnavailable: This process sends Redis nothing; see `conf.why_no_redis`.
+        ImproperlyConfigured: The settings have no Redis alias.
+        BrokerUnavailable: This process must not use Redis; see `conf.why_no_redis`.
     """
     config = conf.get_config()
     snapshot = Snapshot(alias=config.redis, prefix=config.prefix)
@@ -57,19 +57,19 @@ def look(*, seconds: float) -> Snapshot:
             text = _("Redis and the database could not be compared in time. Give it more: --timeout SECONDS")
             compared = _ask(partial(_compare, broker, snapshot.redis, deadline))
             snapshot.comparison = _answer(snapshot, compared, deadline, Problem("database_unreachable", text, BLIND))
-        snapshot.load = _answer(snapshot, loading, deadline, None)  # asks Redis too, which may hang
+        snapshot.load = _answer(snapshot, loading, deadline, None)  # queries Redis too, which may hang
         snapshot.held_back = _answer(snapshot, holding, deadline, no_database)
         snapshot.unknown_tasks = _answer(snapshot, naming, deadline, None)
         snapshot.late = _answer(snapshot, waiting, deadline, None)
         snapshot.last_hour = _answer(snapshot, summing, deadline, None)
-        _answer(snapshot, counting, deadline, None)  # what is not counted by now stays None
+        _answer(snapshot, counting, deadline, None)  # counts that are not ready stay None
     return snapshot
 
 
 def look_quickly(*, server: bool = False, used: Mapping[str, Sequence[str]] | None = None) -> Snapshot:
-    """Look at what is asked of Redis and of both together, as a web request may: on a short leash, in its own thread.
+    """Take a snapshot without counts of the database, in the caller's thread and with the limits of a web request.
 
-    With `server` Redis is asked about itself too. `used` is what `ScheduleQuerySet.used` returned, if that is known.
+    With `server`, INFO of Redis is read too. `used` is the result of `ScheduleQuerySet.used`, if known.
 
     Raises:
         DatabaseError: The database does not answer.
@@ -82,7 +82,7 @@ def look_quickly(*, server: bool = False, used: Mapping[str, Sequence[str]] | No
         snapshot.comparison = ask(partial(compare, most=MOST_COUNTED, queues=used["queue"]))
         snapshot.load = minutes.read_load()
         snapshot.unknown_tasks, snapshot.late = find_unknown(used["task"]), name_late(MOST_UNKNOWN)
-        if snapshot.redis.late or snapshot.load.overloaded:  # else nobody asks whether that is what people want
+        if snapshot.redis.late or snapshot.load.overloaded:  # only then do pauses matter to the caller
             snapshot.held_back = ledger.held_back()
     except BrokerError as error:
         snapshot.blind.append(_problem(error, config.redis))
@@ -90,7 +90,7 @@ def look_quickly(*, server: bool = False, used: Mapping[str, Sequence[str]] | No
 
 
 def _ask(question: Callable[[], Answer]) -> "Future[Answer]":
-    """Ask in a daemon thread, which is abandoned where the answer is late: a server that hangs holds up nobody."""
+    """Run a query in a daemon thread. A late thread is abandoned, so a server that hangs blocks no caller."""
     future: Future[Answer] = Future()
 
     def ask() -> None:
@@ -108,7 +108,7 @@ def _ask(question: Callable[[], Answer]) -> "Future[Answer]":
 
 
 def _answer(snapshot: Snapshot, asked: "Future[Answer]", deadline: float, late: Problem | None) -> Answer | None:
-    """Return the answer; None where there is none, and the snapshot has the problem: `late` if it was not in time."""
+    """Return the answer. On failure return None and add the problem to the snapshot: `late` after the deadline."""
     try:
         return asked.result(max(0.0, deadline - time.monotonic()))
     except TimeoutError:
@@ -116,21 +116,21 @@ def _answer(snapshot: Snapshot, asked: "Future[Answer]", deadline: float, late: 
     except (BrokerError, DatabaseError, InterfaceError, MissingTables) as error:
         problem = _problem(error, snapshot.alias)
     if problem is not None and problem.code not in [known.code for known in snapshot.blind]:
-        snapshot.blind.append(problem)  # once: two questions may fail for one reason
+        snapshot.blind.append(problem)  # once, although several queries may fail for the same reason
     return None
 
 
 def _compare(broker: Broker, redis: RedisView, deadline: float) -> Comparison:
-    """Compare; where something differs look again, and believe the smaller difference."""
+    """Compare; if entries differ, compare again and return the smaller difference."""
     first = compare(broker)
     if not first.excess(redis) or time.monotonic() + AGAIN_SECONDS > deadline:
         return first
-    time.sleep(AGAIN_SECONDS)  # nothing tells when a worker has finished what it was writing
+    time.sleep(AGAIN_SECONDS)  # workers do not signal the end of their writes
     return min(compare(broker), first, key=lambda each: each.excess(redis))
 
 
 def _problem(error: Exception, alias: str) -> Problem:
-    """Return what an error of Redis or of the database means, in one line without credentials."""
+    """Return the problem for an error, in one line without credentials."""
     said = redact_text(" ".join(str(error).split()) or type(error).__name__).rstrip(". ?")
     if isinstance(error, DamagedKeys):
         text = _("%(error)s. A running worker deletes it and rebuilds within seconds; start one if none runs.")

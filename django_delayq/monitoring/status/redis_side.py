@@ -1,4 +1,4 @@
-"""What Redis knows of workers and shards: counts and plain reads in a few round trips, however many the entries."""
+"""Reads workers and shards from Redis in a few round trips, regardless of the number of entries."""
 
 import json
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from .snapshot import RedisView, ServerView, ShardView, WorkerView
 
 
 def read_redis(broker: Broker, *, server: bool) -> RedisView:
-    """Return what Redis knows; with `server` also about itself.
+    """Return the view of Redis; with `server` including INFO.
 
     Raises:
-        BrokerError: Redis does not answer, or with an error.
+        BrokerError: Redis does not answer, or answers with an error.
     """
     shards = broker.shards()
     stats = broker.stats(shards)
@@ -30,7 +30,7 @@ def _worker(name: str, beat_ms: int, text: str, now_ms: int) -> WorkerView:
         details = json.loads(text)
     except (ValueError, RecursionError):
         details = None
-    if not isinstance(details, dict):  # garbage, or nothing yet: its heartbeat stands
+    if not isinstance(details, dict):  # invalid or not written yet; the heartbeat is still valid
         details = {}
     queues, started = details.get("queues"), _whole(details.get("started"))
     return WorkerView(

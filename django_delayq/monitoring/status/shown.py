@@ -1,4 +1,4 @@
-"""What was seen, as a few plain lines for people, and as JSON for machines. Decides nothing."""
+"""Formats a snapshot: as lines of text for users, and as JSON for programs. Judges nothing."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -14,7 +14,7 @@ PRUNED = ("at", "rows", "left", "seconds", "behind_seconds", "finished")
 
 
 def as_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
-    """Return what is wrong, each with what to do, and below how it stands, as far as that is known."""
+    """Return the problems, each with a suggested fix, followed by the known state."""
     redis, compared, database = snapshot.redis, snapshot.comparison, snapshot.database
     failing = database and database.failing
     remarks = find_remarks(redis, snapshot.held_back or (), failing.count if failing else 0)
@@ -56,10 +56,10 @@ def _number(count: int | None) -> str:
 
 
 def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
-    """Return what `DjangoJSONEncoder` writes, None where something is not known.
+    """Return the snapshot as a dict for `DjangoJSONEncoder`; None where a value is not known.
 
-    The keys are part of the public interface: they are added to, never renamed. A count that is one more than the
-    most that is counted means: more than that.
+    The keys are a public interface: keys may be added, but not renamed. A count of one above its maximum means "more
+    than the maximum".
     """
     redis, compared, database, load = snapshot.redis, snapshot.comparison, snapshot.database, snapshot.load
     drift, pruned = (compared.drift, compared.pruned) if compared is not None else (None, None)
@@ -85,7 +85,7 @@ def as_dict(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
 
 
 def _last_hour(counts: Counts) -> Iterator[dict[str, Any]]:
-    """What was counted of each queue and kind; waits in seconds."""
+    """Yield the counts of each queue and kind; waits are in seconds."""
     for (queue, kind), tally in sorted(by_queue(counts).items()):
         lag = {f"p{share}": percentile(tally, LAG, share / 100) for share in (50, 95, 99)}
         yield {"queue": queue, "kind": kind, "outcomes": outcomes(tally), "lag": lag}

@@ -1,4 +1,4 @@
-"""What was seen, as values. Ages and delays are in seconds, by Redis' clock. A field is None where it is not known."""
+"""Values of a snapshot. Ages and delays are in seconds, by Redis' clock. None means not known."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,23 +10,23 @@ from ...sync import LIVE_SECONDS, Drift
 from ...sync.pruning import LastPass
 from ..minutes import Load
 
-#: Nobody looks at more, and a count takes longer the more there are. A count that is one more means: more than that.
+#: Maximum of a count, because counting more takes longer. A result of one above it means "more than this".
 MOST_COUNTED = 100_000
 
-#: So many schedules of unknown tasks are looked at: each page of the admin's list does that.
+#: Maximum schedules with unknown tasks that are read: each page of the admin's list reads them.
 MOST_UNKNOWN = 1000
 
-#: So many open runs of each status are read for what no setting names, and so many failures for jobs that have failed.
+#: Maximum open runs of each status that are searched for unknown names, and failures that are searched for jobs.
 MOST_READ = 10_000
 
-#: Something is wrong; and: Redis or the database could not be looked at. Without either the exit status is 0.
+#: Exit status if something is wrong, and if Redis or the database could not be read. Without problems it is 0.
 WRONG: Final = 1
 BLIND: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong: a stable word, one line that says what to do, WRONG or BLIND, and whose queue it is."""
+    """A problem: a stable code, one line of text that includes the fix, WRONG or BLIND, and the queue it concerns."""
 
     code: str
     message: str
@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker as it last described itself."""
+    """A worker by its last heartbeat; `heartbeat_age` and `uptime` are in seconds."""
 
     name: str
     queues: tuple[str, ...]
@@ -49,16 +49,15 @@ class WorkerView:
 
     @property
     def live(self) -> bool:
-        """True while its heartbeat is young enough."""
         return self.heartbeat_age <= LIVE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """One shard. `oldest_due` is how long its head waits for a worker, None where nothing is due.
+    """One shard. `oldest_due` is the number of seconds its head has been due; None if nothing is due.
 
-    Of its members, and of those that are due, `jobs` and `jobs_due` are jobs and backfilled points. `epoch` is
-    `built`, `building` (a worker fills it from the database) or `absent` (Redis was flushed).
+    `jobs` and `jobs_due` are the jobs and backfilled points among `members` and `due`. `epoch` is `built`, `building`
+    (a worker is filling the shard from the database) or `absent` (Redis was flushed).
     """
 
     queue: str
@@ -73,7 +72,7 @@ class ShardView:
 
 
 class QueueView(NamedTuple):
-    """The shards of one queue together; `oldest_due` is 0.0 where nothing is due, `served` by a live worker."""
+    """The sum of a queue's shards. `oldest_due` is 0.0 if nothing is due, `served` whether a live worker serves it."""
 
     queue: str
     oldest_due: float
@@ -87,7 +86,7 @@ class QueueView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServerView:
-    """The Redis or Valkey itself. `disk_problem` is the field of INFO that says that it cannot write to its disk."""
+    """The Redis or Valkey server. `disk_problem` is the INFO field that reports a failed write to disk."""
 
     name: str = ""
     version: str = ""
@@ -98,16 +97,15 @@ class ServerView:
     disk_problem: str = ""
 
 
-#: The numbers of shards that add up.
 SUMMED = ("members", "due", "leased", "jobs", "jobs_due")
 
-#: Where the next one waits for longer, the workers are busy.
+#: Seconds of waiting above which workers are considered busy.
 WAITING_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class RedisView:
-    """What Redis knows. `servers`, one for each primary, is None where it was not asked about itself."""
+    """Redis' side of a snapshot. `servers` has one item for each primary; None if INFO was not read."""
 
     workers: tuple[WorkerView, ...]
     shards: tuple[ShardView, ...]
@@ -125,34 +123,32 @@ class RedisView:
         return QueueView(queue, oldest, self.serves(queue), **sums)
 
     def serves(self, queue: str) -> bool:
-        """Say whether a live worker serves a queue."""
+        """Return whether a live worker serves a queue."""
         return any(worker.live and queue in worker.queues for worker in self.workers)
 
     @property
     def late(self) -> bool:
-        """True where something has been due for longer than it takes workers that are not busy."""
         return any((shard.oldest_due or 0.0) > WAITING_SECONDS for shard in self.shards)
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """How many schedules, and the names of the first few."""
+    """The number of schedules, and the names of the first few."""
 
     count: int
     names: tuple[str, ...]
 
     @property
     def listed(self) -> str:
-        """The names in a line, and whether there are more."""
         return ", ".join(self.names) + (", …" if self.count > len(self.names) else "")
 
 
 class Unnamed(NamedTuple):
-    """A queue, a task or an alias of TASKS that rows name and no setting does, and how many of them do.
+    """A queue, task or TASKS alias that rows name and no setting does, and the number of these rows.
 
-    `kind` is `queue`, `task` or `backend`, as the column of a job. `jobs` are those without an outcome. Of a queue
-    `schedules` are the enabled ones, and `runs` the ordered ones; tasks and aliases of schedules are in
-    `unknown_tasks` and `refused`. Of jobs and runs the MOST_READ oldest of each status are counted.
+    `kind` is `queue`, `task` or `backend`. `jobs` counts jobs without an outcome; for a queue, `schedules` counts
+    enabled schedules and `runs` ordered runs. Unknown tasks and aliases of schedules are in `unknown_tasks` and
+    `refused` instead. Jobs and runs are counted among the MOST_READ oldest of each status.
     """
 
     kind: str
@@ -164,10 +160,10 @@ class Unnamed(NamedTuple):
 
 @dataclass(slots=True)
 class DatabaseView:
-    """What the database knows. A count is None where it was not counted in time.
+    """The database's side of a snapshot. A count is None if it was not ready in time.
 
-    `refused` are the schedules whose TASKS backend is unknown or does not take the task, `failed_jobs` the jobs among
-    the newest MOST_READ failures that are kept. No count but that of `refused` is more than MOST_COUNTED + 1.
+    `refused` are the schedules whose TASKS backend is unknown or rejects their task; `failed_jobs` counts the jobs
+    among the newest MOST_READ failures. Counts other than those of `refused` are at most MOST_COUNTED + 1.
     """
 
     alias: str
@@ -181,10 +177,10 @@ class DatabaseView:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Redis against the database. `layout` is `ours`, `foreign` or `none` (nobody has taken the prefix yet).
+    """Redis compared with the database. `layout` is `ours`, `foreign` or `none` (the prefix is not in use yet).
 
-    `foreign` says what to do; the numbers are None there. `stale_edits` are edits, deletions and moves that Redis has
-    not followed for long. `pruned` is the last pass of pruning, `unnamed` what no setting names.
+    `foreign` is the text of the problem; the counts are None then. `stale_edits` are edits, deletions and moves that
+    Redis should have by now. `pruned` is the last pruning pass, `unnamed` the names that no setting has.
     """
 
     layout: str
@@ -195,7 +191,7 @@ class Comparison:
     unnamed: tuple[Unnamed, ...] = ()
 
     def excess(self, redis: RedisView) -> int:
-        """Return how many entries differ beyond what can be under way: between ledger and Redis an entry is leased."""
+        """Return how many more entries differ than are leased: a leased entry may be between ledger and Redis."""
         drift = self.drift
         if drift is None or drift.unbuilt:
             return 0
@@ -205,7 +201,7 @@ class Comparison:
 
 @dataclass(slots=True)
 class Snapshot:
-    """Everything that was seen, `load` of late. A side is None where it was not looked at, or `blind` says why."""
+    """A snapshot of Redis and the database. A side is None if it was not read; if that failed, `blind` says why."""
 
     alias: str
     prefix: str
@@ -213,12 +209,11 @@ class Snapshot:
     database: DatabaseView | None = None
     comparison: Comparison | None = None
     load: Load | None = None
-    #: What was counted in the last hour.
     last_hour: Counts | None = None
-    #: What people hold back: rows that are in force.
+    #: Pauses and limits in force.
     held_back: Sequence[Control] | None = None
-    #: The enabled schedules whose task no installed app has, up to MOST_UNKNOWN + 1 of them; one name for each task.
+    #: Enabled schedules whose task no installed app has, at most MOST_UNKNOWN + 1; one name for each task.
     unknown_tasks: Named | None = None
-    #: The schedules that have not succeeded in time, up to MOST_UNKNOWN + 1 of them.
+    #: Late schedules, at most MOST_UNKNOWN + 1.
     late: Named | None = None
     blind: list[Problem] = field(default_factory=list)

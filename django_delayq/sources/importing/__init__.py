@@ -1,5 +1,6 @@
-"""Coming over from other schedulers: each origin is a module that yields plain `Entry` values; planning and writing are
-shared. Never touches Redis, unpickles nothing, and imports nothing of another scheduler.
+"""Imports from other schedulers. Each origin is a module that yields plain `Entry` values; the rest is shared.
+
+Never uses Redis, unpickles nothing itself, and imports no other scheduler, except for its models and configuration.
 """
 
 from .entry import Entry, Options, UnreadableSource

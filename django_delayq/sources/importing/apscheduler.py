@@ -1,14 +1,13 @@
-"""APScheduler 3: the jobs of a scheduler object, and of its stores.
+"""APScheduler 3: the jobs of a scheduler object and of its stores.
 
 Note [Pickled stores]
-Its stores hold pickles, which nothing here opens: APScheduler's own store does, as at each start of that scheduler.
-It is asked job by job, because asked for all it deletes those whose function cannot be imported; and the scheduler is
-never started, because that writes the jobs of the code into the store. Other stores than those of SQLAlchemy, Django
-and memory are refused.
+Stores hold pickles, which only APScheduler's own store opens, as at each start of the scheduler. It is asked for one
+job at a time, because `get_all_jobs` deletes jobs whose function cannot be imported. The scheduler is never started,
+because a start writes the jobs of the code to the store. Only SQLAlchemy, Django and memory stores are supported.
 
 Note [Ids of a process]
-A job without an id gets a random one. In a store that id is kept; of a job of the code, each process makes another one.
-Such a job has the name of its function, as a line of a crontab has its command: see Note [Equal names].
+A job without an id gets a random one. A store keeps it, but for a job in code each process generates another one. Such
+a job is named after its function, as a line of a crontab after its command: see Note [Equal names].
 """
 
 import re
@@ -51,9 +50,9 @@ def read(source: str, options: Options) -> Iterator[Entry]:
 
 
 def _pending(scheduler: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yield the jobs of the code of a scheduler that was not started, with what they would be added with.
+    """Yield (id, job with the scheduler's defaults, whether the id is stored) for jobs in code.
 
-    Each comes after its id, and before whether the id is kept. See Note [Ids of a process].
+    See Note [Ids of a process].
     """
     for job, _alias, _replace in scheduler._pending_jobs:
         defaults = dict(scheduler._job_defaults)
@@ -64,14 +63,14 @@ def _pending(scheduler: Any) -> Iterator[tuple[str, Any, bool]]:
 
 
 def _stored(alias: str, store: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yield the same of each job of a store; the reason where it cannot be read. See Note [Pickled stores]."""
+    """Yield the same for each job in a store; the error in place of a job. See Note [Pickled stores]."""
     if not hasattr(store, "_reconstitute_job"):
         yield from ((job.id, job, False) for job in store.get_all_jobs())
         return
     for job_id, state in _states(alias, store):
         try:
             yield job_id, store._reconstitute_job(state), True
-        except Exception as error:  # of somebody else's pickle
+        except Exception as error:  # unpickling may raise anything
             yield job_id, f"APScheduler itself cannot restore it: {type(error).__name__}: {error}", True
 
 
@@ -147,7 +146,7 @@ def _position(text: str) -> str:
 
 
 def _field(field: Any) -> str:
-    """Return one field in our dialect. There Monday is 0, and a step counts to the end of the month."""
+    """Return one field in our dialect. In APScheduler Monday is 0, and steps continue to the end of the month."""
     items = []
     for expression in field.expressions:
         text = str(expression)

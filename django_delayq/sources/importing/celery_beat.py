@@ -1,4 +1,4 @@
-"""Celery's `beat_schedule`, and what Celery's schedule objects mean, which are told by their attributes."""
+"""Celery: its `beat_schedule`, and the meaning of its schedule objects, which are recognised by their attributes."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
@@ -15,7 +15,7 @@ DIFFERS = (
     "A fixed time that does not exist runs at the end of the gap here (dst_gap), 02:30 at 03:00; Celery's an hour "
     "after itself, at 03:30. One that comes twice runs once in both.",
 )
-#: Celery's own, which a result backend of Celery needs and nothing else.
+#: Celery's own task, which only a result backend of Celery needs.
 CLEANUP = "celery.backend_cleanup"
 NOT_NEEDED = "It cleans Celery's result backend, which is not needed here."
 _DAY, _HOUR, _MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
@@ -57,10 +57,10 @@ def _entry(name: str, told: Any, zone: str, zone_notes: tuple[str, ...]) -> Entr
 
 
 def recurrence(schedule: Any, zone: str, *, relative: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """Return what a schedule of Celery's means, and what differs.
+    """Return the recurrence of a Celery schedule, and notes on differences.
 
     Raises:
-        Refused: It means nothing here, such as a time of the sun.
+        Refused: It has no equivalent here, such as a solar time.
     """
     if isinstance(schedule, int | float | timedelta):
         return _interval(seconds(schedule), zone, relative=relative)
@@ -89,14 +89,13 @@ def _interval(every: timedelta, zone: str, *, relative: bool) -> tuple[dict[str,
 
 
 def _cron(schedule: Any) -> str:
-    """Celery's crontab: each field as a set of numbers, and the text that it came from."""
     places = ((1, "minute"), (2, "hour"), (3, "day_of_month"), (4, "month_of_year"), (5, "day_of_week"))
     fields = [spelled(place, getattr(schedule, name), getattr(schedule, f"_orig_{name}", "")) for place, name in places]
     return joined(fields, both=True)
 
 
 def enqueue_options(options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return what options of `apply_async` mean for a schedule, and what of them is lost."""
+    """Return a schedule's values for options of `apply_async`, and notes on options that are lost."""
     values: dict[str, Any] = {}
     notes = []
     if queue := options.pop("queue", None):

@@ -1,11 +1,11 @@
-"""From other cron dialects to ours: sets of numbers to text, and the rule for the two day fields.
+"""Converts other cron dialects to ours: sets of numbers to text, and the rule for the two day fields.
 
 Note [Two day fields]
-Where day of month and day of week are both restricted, our dialect takes either, unless one of them begins with `*`:
-then both must match. Others always take both (Celery, Huey, APScheduler, rq-scheduler), or either wherever none is a
-mere `*` (croniter). Either is written by numbers in place of a leading `*`. Both is written by a field that begins with
-`*` and adds nothing: `*/31` is day 1, `*/7` is Sunday. Where neither is in its field, weeks of the month are left:
-`8-14` and Tuesday is `TUE#2`. What none of these says, such as every Friday the 13th, has no expression of ours.
+If both day of month and day of week are restricted, our dialect matches either, unless one of them begins with `*`:
+then both must match. Other schedulers always require both (Celery, Huey, APScheduler, rq-scheduler), or match either
+unless one is a plain `*` (croniter). For "either", a leading `*` is replaced by numbers. For "both", a part that begins
+with `*` and adds nothing is put in front: `*/31` is day 1, `*/7` is Sunday. If neither day is in its field, whole weeks
+of the month are tried: `8-14` and Tuesday is `TUE#2`. The rest, such as every Friday the 13th, has no equivalent.
 """
 
 import re
@@ -23,7 +23,7 @@ from ...recurrence.words import runs, values_of
 from ...recurrence.zone import DAY, LONGEST_SHIFT, stretch
 from .entry import Refused
 
-#: So many seconds ahead changes of the clock are looked for; each year has two.
+#: Seconds ahead in which clock changes are searched; each year has two.
 AHEAD = 370 * DAY
 _ONE_TO_ITSELF = re.compile(r"\b(\w+)-\1\b", re.IGNORECASE)
 _ALL_DAYS, _ALL_WEEKDAYS = (1 << 32) - 2, (1 << 7) - 1
@@ -31,9 +31,9 @@ _WEEKS = [sum(1 << day for day in range(7 * week + 1, min(7 * week + 7, 31) + 1)
 
 
 def spelled(place: int, numbers: Collection[int], text: object = "") -> str:
-    """Return a field of an expression for these numbers: the text itself where it says the same in our dialect.
+    """Return a cron field for these numbers: `text` itself if it has the same meaning in our dialect.
 
-    `place` is that of the field in an expression with seconds.
+    `place` is the index of the field in an expression with seconds.
     """
     spec = SPECS[place]
     mask = sum(1 << number for number in {number % 7 if place == 5 else number for number in numbers})
@@ -47,11 +47,11 @@ def spelled(place: int, numbers: Collection[int], text: object = "") -> str:
 
 
 def joined(fields: Sequence[str], *, both: bool) -> str:
-    """Return an expression of five or six fields, whose day fields mean what they meant. See Note [Two day fields].
+    """Return an expression of five or six fields, whose day fields keep their meaning. See Note [Two day fields].
 
     Raises:
-        Refused: Our dialect has no expression for it.
-        InvalidRecurrence: A field is none of our dialect.
+        Refused: Our dialect has no equivalent.
+        InvalidRecurrence: A field is not valid in our dialect.
     """
     *others, day, month, weekday = fields
     rule = compile_cron(" ".join(fields), "x").rule
@@ -86,10 +86,10 @@ def _both(rule: DayRule, day: str, weekday: str) -> tuple[str, str]:
 
 
 def from_croniter(text: str) -> str:
-    """Return an expression of croniter's dialect: seconds come last, and either day field matches.
+    """Convert an expression of croniter's dialect: seconds come last, and either day field matches.
 
     Raises:
-        Refused, InvalidRecurrence: Our dialect has no expression for it.
+        Refused, InvalidRecurrence: Our dialect has no equivalent.
     """
     fields = text.split()
     if len(fields) == 1 and fields[0].upper() in MACROS:
@@ -106,7 +106,7 @@ def from_croniter(text: str) -> str:
         )
     fields[-1] = _weekdays(fields[-1])
     rule = compile_cron(" ".join(fields), "x").rule
-    # There 5#2 and 15W hold for both sides of its "either", so that the other day field adds nothing.
+    # In croniter, 5#2 and 15W apply to both sides of its "either", so the other day field adds nothing.
     if rule.nth and not rule.nearest:
         fields[-3] = "*"
     elif rule.nearest and not rule.nth:
@@ -115,24 +115,24 @@ def from_croniter(text: str) -> str:
 
 
 def _weekdays(text: str) -> str:
-    """Return a field in our spelling: L5 is 5L here, and SAT-SUN ends with 7."""
+    """Convert a field to our spelling: L5 is 5L here, and SAT-SUN ends with 7."""
     items = text.upper().split(",")
     items = [f"{item[1:]}L" if item[:1] == "L" and item[1:].isalnum() else item for item in items]
     return ",".join(re.sub("-(SUN|0)$", "-7", item) for item in items)
 
 
 def from_crontab_package(text: str) -> str:
-    """Return an expression of the package `crontab`, which rq-scheduler asks: both day fields must match.
+    """Convert an expression of the package `crontab`, which rq-scheduler uses: both day fields must match.
 
     Raises:
-        Refused, InvalidRecurrence: Our dialect has no expression for it.
+        Refused, InvalidRecurrence: Our dialect has no equivalent.
     """
     if text.strip().upper() in MACROS:
         return text.strip()
     fields = text.split()
     if len(fields) == 7 and fields[6] == "*":
         fields.pop()
-    elif len(fields) == 6 and fields.pop() != "*":  # there the sixth is a year
+    elif len(fields) == 6 and fields.pop() != "*":  # the sixth field is a year there
         raise Refused(f"{text!r} has a year, which a schedule has not: bound it with its start and end.")
     if len(fields) not in (5, 6):
         raise Refused(f"{text!r} is no cron expression of five to seven fields.")
@@ -141,7 +141,7 @@ def from_crontab_package(text: str) -> str:
 
 
 def clock_note(expression: str, zone: str, now: datetime) -> tuple[str, ...]:
-    """Return what the next changes of the clock do to an expression here, with a name for each; mostly nothing."""
+    """Return a note on the effects of the next clock changes on an expression; most expressions have none."""
     cron, second = Cron(expression, zone), seconds(now)
     notes: dict[str, None] = {}
     while cron.fields.fixed and (second := stretch(cron._zone, second)[1]) < seconds(now) + AHEAD:
@@ -155,7 +155,6 @@ def clock_note(expression: str, zone: str, now: datetime) -> tuple[str, ...]:
 
 
 def _without_star(spec: FieldSpec, text: str) -> str:
-    """Return the same field with no item that begins with `*`."""
     return ",".join(f"{spec.low}-{spec.high}{item[1:]}" if item[:1] == "*" else item for item in text.split(","))
 
 

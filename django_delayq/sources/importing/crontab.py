@@ -1,4 +1,4 @@
-"""A crontab, of a user or of the system. Its commands are no tasks: `manage.py COMMAND` is run by one of ours."""
+"""A user's or the system's crontab. Commands are not tasks, except `manage.py COMMAND`, which a task of ours runs."""
 
 import re
 import shlex
@@ -26,7 +26,7 @@ DIFFERS = (
 _SETTING = re.compile(r"\s*(?P<name>[A-Za-z_]\w*|\"[A-Za-z_]\w*\"|'[A-Za-z_]\w*')\s*=\s*(?P<value>.*?)\s*$")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _SHELLS = ("sh", "bash", "dash", "ash", "ksh")
-#: What may stand before `manage.py`: its options as `getopt` takes them, short and long, and the operands behind them.
+#: Programs that may precede `manage.py`: short and long options in the form of `getopt`, and operands after them.
 _WRAPPERS: dict[str, tuple[str, Sequence[str], Sequence[str]]] = {
     "env": ("iu:C:", ("ignore-environment", "unset=", "chdir="), ()),
     "exec": ("cla:", (), ()),
@@ -47,7 +47,7 @@ _WRAPPERS: dict[str, tuple[str, Sequence[str], Sequence[str]]] = {
     ),
     "python": ("bBdEIOPqsSuvxW:X:m:", (), ()),
 }  # fmt: skip
-#: The short names of the options of `flock` that decide.
+#: Short names of the `flock` options that matter.
 _FLOCK = {
     "--shared": "-s", "--unlock": "-u", "--nonblocking": "-n", "--nb": "-n", "--wait": "-w", "--timeout": "-w",
 }  # fmt: skip
@@ -82,7 +82,7 @@ def read(source: str, options: Options) -> Iterator[Entry]:
 
 @dataclass
 class _Call:
-    """What a command does: `args` of `manage.py`, or the reason why it is none. `lock` is the file of `flock`."""
+    """What a command does: `args` of `manage.py`, or the reason why there are none; `lock` is the file of `flock`."""
 
     args: tuple[str, ...] = ()
     reason: str = ""
@@ -118,8 +118,7 @@ def _entry(line: str, system: bool, settings: dict[str, str], options: Options, 
 
 
 def _split(line: str, system: bool) -> tuple[str, str]:
-    """Return the expression and the command."""
-    text = line.lstrip(" \t").removeprefix("-")  # cronie: do not log
+    text = line.lstrip(" \t").removeprefix("-")  # cronie: "-" disables logging
     count = 1 if text.startswith("@") else 5
     parts = re.split("[ \t]+", text, maxsplit=count + system)
     if len(parts) <= count + system or not parts[-1]:
@@ -134,7 +133,7 @@ def _split(line: str, system: bool) -> tuple[str, str]:
 
 
 def _unescaped(command: str) -> str:
-    """Return a command as cron gives it to the shell: `%` begins its input, and `\\%` is a percent sign."""
+    """Return a command as cron passes it to the shell: `%` begins its input, and `\\%` is a percent sign."""
 
     def character(found: re.Match[str]) -> str:
         if found[0] == "%":
@@ -151,7 +150,6 @@ def _zone(settings: dict[str, str], options: Options) -> tuple[str, list[str]]:
 
 
 def _read_command(command: str, call: _Call, program: str = "sh") -> None:
-    """Add to `call` what a command does."""
     shown = hide_secrets(command.strip(" \t"))
     try:
         if PurePath(program).name not in _SHELLS:
@@ -173,7 +171,7 @@ def _read_line(line: str, call: _Call) -> None:
 
 
 def _prepares(words: Sequence[Word]) -> bool:
-    """Say whether the words begin with a change of the folder or the environment, for what follows it."""
+    """Return whether the words begin with a change of the directory or the environment for the rest."""
     return (
         len(words) > 3
         and words[0] in (("cd", ""), (".", ""), ("source", ""))
@@ -183,11 +181,7 @@ def _prepares(words: Sequence[Word]) -> bool:
 
 
 def _read_words(words: Sequence[Word], call: _Call) -> None:
-    """Find `manage.py`, or what does the same, behind programs that change nothing of what it does.
-
-    Raises:
-        Refused: It is not there, or a shell would change a word.
-    """
+    """Find `manage.py` or its equivalent after programs that do not change what it does."""
     for word in words:
         if word.means == shell.OPERATOR:
             several = "; give each command a line of its own" if word.text in ("&&", ";") else ""
@@ -228,7 +222,7 @@ def _name_runner(name: str, texts: Iterable[str]) -> str:
 
 
 def _options(name: str, words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the options of a program before a command, and the words of the command."""
+    """Return the options of a program that runs a command, and the words of that command."""
     short, long, operands = _WRAPPERS[name]
     try:
         found, rest = getopt(words, short, long)
@@ -242,7 +236,7 @@ def _options(name: str, words: list[str]) -> tuple[list[tuple[str, str]], list[s
 
 
 def _lock(found: list[tuple[str, str]], file: str, command: list[str], call: _Call) -> bool:
-    """Choose the overlap that does what `flock` does; return True where its command is a text, which is read then."""
+    """Choose the overlap that matches `flock`; return True if its command was one text, which has been read then."""
     options = {_FLOCK.get(name, name): value for name, value in found}
     for name, why in (("-s", "a shared lock keeps no command from another"), ("-u", "it gives a lock up")):
         if name in options:

@@ -1,4 +1,4 @@
-"""django-celery-beat: its tables, by its own models."""
+"""django-celery-beat: its tables, read by its own models."""
 
 import json
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def _entry(row: Any) -> Entry:
 
 
 def _phase(row: Any, every: timedelta | None) -> datetime | None:
-    """Return a point of an interval that is known; None where there is none, or its start is the first."""
+    """Return a known point of an interval; None if there is none, or if the start is the first point."""
     if every is None or (row.start_time and not row.last_run_at):
         return None
     begin: datetime = row.last_run_at or row.date_changed
@@ -48,7 +48,7 @@ def _phase(row: Any, every: timedelta | None) -> datetime | None:
 
 
 def _when(row: Any) -> tuple[dict[str, Any], list[str]]:
-    """Return its recurrence. A row of the sun is not asked for its own: that needs one more package."""
+    """Return the recurrence. A solar row's own schedule is not read, because that needs another package."""
     if row.solar_id:
         raise Refused(f"A time of the sun ({row.solar.event}) moves every day: no schedule here says that.")
     if row.clocked_id:

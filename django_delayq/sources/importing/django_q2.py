@@ -1,8 +1,8 @@
-"""django-q2: its table of schedules, by its own model.
+"""django-q2: its table of schedules, read by its own model.
 
 Note [Calendar steps]
-django-q2 moves `next_run` by a day, a week, or a month of its UTC date, and corrects the hour of the zone: that is a
-cron expression, unless a month may be too short. Then the day moves to the 28th and stays there, which is refused.
+django-q2 moves `next_run` by a day, a week, or a month of its UTC date, and corrects the hour for the zone. That is a
+cron expression, unless the day is missing in some months: then it moves to the 28th and stays there, and is refused.
 """
 
 import ast
@@ -63,7 +63,6 @@ def _entry(row: Any, name: str, conf: Any, options: Options) -> Entry:
 
 
 def _when(row: Any, zone: str) -> tuple[dict[str, Any], Any]:
-    """Return the recurrence and a point of it. See Note [Calendar steps]."""
     kind = row.schedule_type
     if kind == "C":
         return {"kind": "cron", "cron": from_croniter(row.cron or ""), "timezone": zone}, None
@@ -82,7 +81,7 @@ def _when(row: Any, zone: str) -> tuple[dict[str, Any], Any]:
 
 
 def _calendar(kind: str, following: datetime, zone: str) -> str:
-    """Return the cron expression of a step of the calendar that has this point. See Note [Calendar steps]."""
+    """Return the cron expression of a calendar step through this point. See Note [Calendar steps]."""
     local = following.astimezone(get_zone(zone))
     time = f"{local.second} {local.minute} {local.hour}" if local.second else f"{local.minute} {local.hour}"
     if kind == "D":
@@ -100,10 +99,10 @@ def _calendar(kind: str, following: datetime, zone: str) -> str:
 
 
 def _arguments(row: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Return its arguments, which are text, as django-q2 reads them: literals only.
+    """Parse the arguments as django-q2 does: literals only.
 
     Raises:
-        Refused: They are something else; django-q2 would call the task without the keywords.
+        Refused: They are not literals; django-q2 would call the task without the keywords.
     """
     kwargs: Any = {}
     if row.kwargs:

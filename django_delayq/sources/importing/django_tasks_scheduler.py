@@ -1,4 +1,4 @@
-"""django-tasks-scheduler: its table of tasks, by its own model."""
+"""django-tasks-scheduler: its table of tasks, read by its own model."""
 
 from collections.abc import Iterator
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What every origin yields: one schedule of another scheduler as plain values. Reads no database, writes nothing."""
+"""Defines `Entry`, a schedule of another scheduler as plain values, and what readers share. Writes nothing."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +21,12 @@ class UnreadableSource(DelayQError):
 
 
 class Refused(Exception):
-    """This entry cannot be taken over; the message says why, and what to do."""
+    """This entry cannot be imported. The message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What somebody says about the origin. `timezone` is for entries that name none; `system`: a crontab has users."""
+    """Options about the origin. `timezone` is for entries without one; `system` means a crontab with a user column."""
 
     timezone: str | None = None
     system: bool | None = None
@@ -34,14 +34,13 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One schedule as its origin has it. `name` stays the same at every reading.
+    """A schedule at its origin. `name` is the same at every reading.
 
-    `task` is what it calls there, as a path; `command` is what a crontab runs, which another task may take over,
-    without the arguments. `values` are fields of our `Schedule`, those not named have their defaults. `phase` is a
-    point that an interval goes through; it counts while the schedule is not there yet. `notes` say what differs in
-    meaning. `refused`, `skipped` and `no_task` say why nothing is made of it: for good; because it is not needed here,
-    which is no failure; unless its task is given by hand. `numbered`: the name is only what it calls, so that several
-    entries may have it; see Note [Equal names].
+    `task` is the path of what the origin calls; `command` is the command of a crontab, which `--map` may give to
+    another task without arguments. `values` are fields of our `Schedule`; the others have their defaults. `phase` is a
+    point of an interval, used only when the schedule is created. `notes` are differences in meaning. An entry with a
+    reason in `refused`, `skipped` (not needed here, not a failure) or `no_task` (unless `--map` gives a task) is not
+    imported. With `numbered`, several entries may have the name: see Note [Equal names].
     """
 
     name: str
@@ -59,22 +58,22 @@ class Entry:
 
 
 def guarded(name: str, task: str, read: Callable[[], Entry]) -> Entry:
-    """Return what was read, or a refused entry: one that cannot be read keeps none of the others back."""
+    """Return what `read` returns, or a refused entry for an error, so that the other entries are still read."""
     try:
         return read()
     except (Refused, InvalidRecurrence) as error:
         return Entry(name, task, refused=str(error))
     except DatabaseError:
         raise
-    except Exception as error:  # of values that the other scheduler would not take either
+    except Exception as error:  # invalid values, which the other scheduler would reject too
         return Entry(name, task, refused=f"It cannot be read: {type(error).__name__}: {error}")
 
 
 def load(source: str, what: str) -> Any:
-    """Return the object of a dotted path; where it is a function, what that returns.
+    """Return the object at a dotted path; if it is a function, its result.
 
     Raises:
-        UnreadableSource: There is none.
+        UnreadableSource: There is no such object.
     """
     parts = source.replace(":", ".").split(".")
     if not source:
@@ -98,20 +97,20 @@ def load(source: str, what: str) -> Any:
 
 
 def read_text(source: str) -> str:
-    """Return a file as text; `-` is the standard input.
+    """Return the text of a file; `-` is the standard input.
 
     Raises:
         UnreadableSource: It cannot be read.
     """
     try:
-        with Path("/dev/stdin" if source == "-" else source).open(newline="\n") as file:  # a line ends at nothing else
+        with Path("/dev/stdin" if source == "-" else source).open(newline="\n") as file:  # only \n ends a line
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise UnreadableSource(f"{source or 'SOURCE'} cannot be read: {error}. Give a file, or - for input.") from error
 
 
 def zone_name(zone: tzinfo | str) -> str:
-    """Return a zone's name as a schedule has it; what has none, as a fixed offset, is refused by its check."""
+    """Return the name of a zone; validation rejects zones without a name, such as fixed offsets."""
     name = zone if isinstance(zone, str) else getattr(zone, "key", None) or getattr(zone, "zone", None) or str(zone)
     if name in ("UTC", "UTC+00:00", "tzutc()"):
         return "UTC"
@@ -119,7 +118,7 @@ def zone_name(zone: tzinfo | str) -> str:
 
 
 def seconds(value: Any) -> timedelta:
-    """Return a number of seconds, or a timedelta, as a timedelta.
+    """Convert a number of seconds, or a timedelta, to a timedelta.
 
     Raises:
         Refused: It is neither, or too large.
@@ -133,12 +132,12 @@ def seconds(value: Any) -> timedelta:
 
 
 def aware(value: datetime, zone: tzinfo = UTC) -> datetime:
-    """Return an instant; a naive one is read in this zone."""
+    """Return an aware datetime; a naive one is in `zone`."""
     return value.replace(tzinfo=zone) if value.tzinfo is None else value
 
 
 def once(value: datetime) -> dict[str, Any]:
-    """Return the recurrence of an instant to come.
+    """Return the recurrence of a single instant.
 
     Raises:
         Refused: It has passed.
@@ -150,7 +149,7 @@ def once(value: datetime) -> dict[str, Any]:
 
 
 def local_zone(options: Options, who: str) -> tuple[str, list[str]]:
-    """Return the zone of what runs by its machine's clock, and what is to be said of it."""
+    """Return the zone for a scheduler that uses its machine's clock, and notes about it."""
     if options.timezone:
         return options.timezone, []
     zone = conf.project_timezone()

@@ -1,4 +1,4 @@
-"""Schedules as JSON lines: the definition, all of its columns by name. No state, no history."""
+"""Exports and imports schedules as JSON lines: all columns of the definition by name, without state and history."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,7 @@ CHUNK = 500
 
 
 def exported(names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Yield each schedule, by name, as an object that JSON can carry; all of them, or those of these names.
-
-    Raises:
-        DatabaseError: The database does not answer.
-    """
+    """Yield schedules by name as JSON objects: all, or those with these names."""
     rows = Schedule._base_manager.using(ledger.database()).order_by("name")
     if names:
         rows = rows.filter(name__in=names)

@@ -1,4 +1,4 @@
-"""Huey's periodic tasks: registered in code, with a function that says whether a minute is one of theirs."""
+"""Huey: periodic tasks registered in code, each with a function that returns whether it runs in a minute."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -50,7 +50,7 @@ def _entry(path: str, task: Any, huey: Any, options: Options) -> Entry:
 
 
 def _cron(task: Any) -> str:
-    """Return the expression for what `crontab()` has noted: month, day, weekday, hour and minute; all must match."""
+    """Return the expression of `crontab()`'s closure: month, day, weekday, hour and minute, all of which must match."""
     check = getclosurevars(type(task).validate_datetime).nonlocals.get("validate_datetime")
     noted = getclosurevars(check).nonlocals.get("cron_settings") if isfunction(check) else None
     if not noted or len(noted) != 5:

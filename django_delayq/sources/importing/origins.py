@@ -1,4 +1,4 @@
-"""Which origins there are. Each is a module with `read(source, options)`, which yields entries, and `DIFFERS`."""
+"""Lists the origins. Each is a module with `read(source, options)`, which yields entries, and `DIFFERS`."""
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -6,7 +6,7 @@ from typing import Protocol
 
 from .entry import Entry, Options
 
-#: By the name that the command takes: its module, and what SOURCE is.
+#: By name in the command: the module of the origin, and the meaning of SOURCE.
 ORIGINS = {
     "crontab": ("crontab", "a file, or - for what `crontab -l` prints"),
     "celery": ("celery_beat", "the dotted path to the Celery app, or to a dict such as its beat_schedule"),
@@ -22,13 +22,13 @@ ORIGINS = {
 
 
 class Origin(Protocol):
-    """A module of an origin. `DIFFERS` says what differs in meaning for all of its entries."""
+    """A module of an origin. `DIFFERS` lists differences in meaning that concern all of its entries."""
 
     DIFFERS: tuple[str, ...]
 
     @staticmethod
     def read(source: str, options: Options) -> Iterator[Entry]:
-        """Yield every entry, also those that cannot be taken over.
+        """Yield every entry, including those that cannot be imported.
 
         Raises:
             UnreadableSource: There is nothing to read.
@@ -36,6 +36,6 @@ class Origin(Protocol):
 
 
 def origin(name: str) -> Origin:
-    """Return the module of an origin that there is."""
+    """Return the module of an origin."""
     found: Origin = import_module(f".{ORIGINS[name][0]}", __package__)  # type: ignore[assignment]
     return found

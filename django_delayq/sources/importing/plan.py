@@ -1,15 +1,15 @@
-"""From an entry to a schedule: what is to be done, and doing it. Writes schedules, each in a transaction of its own.
+"""Plans and writes schedules from entries, each in its own transaction.
 
 Note [Whose schedule]
-The last line of the description of a schedule that was taken over names its origin and a fingerprint of all else that
-was written. Where the fingerprint is still that of the schedule, nobody has edited it, and it follows its origin; else
-it stays as it is. The switch is people's from the start; `enable` switches on what an import has held back.
+The last line of an imported schedule's description has its origin and a fingerprint of everything else that was
+written. If the fingerprint still matches, nobody has edited the schedule, and it follows its origin; otherwise it stays
+unchanged. Users own the switch from the start; `enable` enables only schedules that an import has disabled.
 
 Note [Equal names]
-Several lines of a crontab may have the same command, and their order means nothing: lines are removed and swapped. So
-an entry takes the schedule that is most like it: the same import, then the same call and time, then the same call, then
-the first that is left. An entry that finds none gets a name with the next number. A schedule whose line is gone keeps
-its time, and a line that is still there keeps its schedule.
+Several lines of a crontab may have the same command, and their sequence means nothing: lines are removed and swapped.
+So an entry takes the most similar schedule: the same import, else the same call and time, else the same call, else the
+first one left. An entry without a match gets the name with the next number. So lines keep their schedules, and a
+schedule whose line was removed keeps its time.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ from ..declared import said
 from .crons import clock_note
 from .entry import Entry, Refused
 
-#: What others call to run `manage.py COMMAND`.
+#: Paths by which other schedulers call `manage.py COMMAND`.
 CALL_COMMAND = ("django.core.management.call_command", "django.core.management:call_command")
 _REFUSALS = (Refused, UnknownTask, InvalidArguments, InvalidRecurrence, ValidationError)
 _MARK = re.compile(r"(?:^|\n+)Imported from [\w-]+ \((?P<print>[0-9a-f]{12})\)\.\s*\Z")
@@ -47,7 +47,7 @@ _MARK = re.compile(r"(?:^|\n+)Imported from [\w-]+ \((?P<print>[0-9a-f]{12})\)\.
 
 @dataclass(frozen=True)
 class Choices:
-    """What somebody chose. `maps` are patterns of what is called there, each with a task: the first that fits."""
+    """Options of the command. `maps` are (pattern of the call, task): the first match wins."""
 
     origin: str
     maps: Sequence[tuple[str, str]] = ()
@@ -58,15 +58,15 @@ class Choices:
     write: bool = False
 
     def wants(self, name: str) -> bool:
-        """Say whether an entry of this name is among those chosen."""
+        """Return whether an entry of this name is chosen."""
         return not self.only or any(fnmatchcase(name, pattern) for pattern in self.only)
 
 
 @dataclass(slots=True)
 class Step:
-    """What is done with an entry: `create`, `update`, `same`, `keep` (people have edited it), `skip` or `refuse`.
+    """The action for an entry: `create`, `update`, `same`, `keep` (edited by a user), `skip` or `refuse`.
 
-    `values` are those of the schedule as the origin has it, without what is kept; None where there are none.
+    `values` are those of the schedule at its origin, without fields that are kept; None if there are none.
     """
 
     entry: Entry
@@ -80,7 +80,7 @@ class Step:
 
     @property
     def next_at(self) -> datetime | None:
-        """Return the next due point from now on, None where nothing is due."""
+        """The next due point after now; None if there is none."""
         if self.schedule is None or self.action == "refuse":
             return None
         try:
@@ -90,17 +90,14 @@ class Step:
 
 
 def _held_back(origin: str) -> str:
-    """Return the reason for the pause of a schedule that is off only because its import was `disabled`."""
+    """Return the pause reason of a schedule that only `disabled` of its import keeps off."""
     return f"Enable it when {origin} is off."
 
 
 def enable(choices: Choices) -> list[str]:
-    """Switch on what imports of an origin have held back, and nothing else; return the names of the schedules.
+    """Enable the schedules that imports of an origin have disabled, in one transaction; return their names.
 
-    What was off at its origin stays off, and so does what people have switched off.
-
-    Raises:
-        DatabaseError: The database does not answer; nothing was switched on.
+    Schedules that were off at the origin, or that users have paused, stay off.
     """
     using, names = ledger.database(), []
     held_back = {"enabled": False, "pause_reason": _held_back(choices.origin), "name__startswith": choices.prefix}
@@ -113,12 +110,8 @@ def enable(choices: Choices) -> list[str]:
 
 
 def take_over(entries: Iterable[Entry], choices: Choices) -> Iterator[Step]:
-    """Yield what is done with each entry, in their order; done where `choices.write` says so, each on its own.
-
-    Raises:
-        DatabaseError: The database does not answer; what was written stays.
-    """
-    registry.get_tasks()  # whose modules are those that others register periodic tasks in
+    """Yield a step for each entry, in sequence; with `choices.write` each is written in its own transaction."""
+    registry.get_tasks()  # imports the modules that register periodic tasks of other schedulers
     using, seen = ledger.database(), set()
     planners = [
         _Planner(entry, choices.prefix + entry.name, choices, using) for entry in entries if choices.wants(entry.name)
@@ -134,7 +127,7 @@ def take_over(entries: Iterable[Entry], choices: Choices) -> Iterator[Step]:
 
 
 def _number(planners: Sequence["_Planner"], using: str) -> None:
-    """Give each entry whose name others may have a name of its own. See Note [Equal names]."""
+    """Give `numbered` entries unique names. See Note [Equal names]."""
     groups = defaultdict(list)
     for planner in planners:
         if planner.entry.numbered:
@@ -157,7 +150,7 @@ def _number(planners: Sequence["_Planner"], using: str) -> None:
 
 
 def _rows_of(base: str, using: str) -> dict[str, tuple[str, ...]]:
-    """Return the likeness of each schedule with this name or a number behind it, by name; imported ones first."""
+    """Return the likeness of each schedule with this name, or this name and a number; imported ones first."""
     rows = Schedule._base_manager.using(using).filter(Q(name=base) | Q(name__startswith=f"{base} ("))
     found = {}
     for row in sorted(rows, key=lambda row: (_MARK.search(row.description) is None, len(row.name), row.name)):
@@ -168,7 +161,7 @@ def _rows_of(base: str, using: str) -> dict[str, tuple[str, ...]]:
 
 
 def _likeness(values: Values, mark: str) -> tuple[str, ...]:
-    """Return what two schedules have in common, the most first. See Note [Equal names]."""
+    """Return keys for comparing two schedules, the strictest first. See Note [Equal names]."""
     call = ("task", "args", "kwargs")
     degrees = ((*call, *RECURRENCE.fields, "timezone"), call, ())
     return mark, *(json.dumps(to_json({name: values[name] for name in names}), sort_keys=True) for names in degrees)
@@ -176,7 +169,7 @@ def _likeness(values: Values, mark: str) -> tuple[str, ...]:
 
 @dataclass(eq=False)
 class _Planner:
-    """One entry on its way. `wanted` is empty where `reason` says why nothing is made of it."""
+    """One entry and its schedule. `wanted` is empty if `reason` says why there is none."""
 
     entry: Entry
     name: str
@@ -195,7 +188,6 @@ class _Planner:
                 self.reason = _why(error)
 
     def done(self) -> Step:
-        """Return the step, carried out where that is wanted."""
         if self.reason:
             return Step(self.entry, "skip" if self.entry.skipped else "refuse", self.name, self.reason)
         wanted = {**self.wanted, "name": self.name}
@@ -215,7 +207,6 @@ class _Planner:
             return Step(self.entry, "refuse", self.name, "Another transaction wrote it. Run this again.")
 
     def _call(self) -> tuple[str, list[Any], dict[str, Any]]:
-        """Return the task and its arguments."""
         entry = self.entry
         args, kwargs = list(entry.args), dict(entry.kwargs)
         storable_json([args, kwargs])
@@ -232,7 +223,7 @@ class _Planner:
         return registry.current_name(path), args, kwargs
 
     def _wanted(self) -> dict[str, Any]:
-        """Return the values of the schedule as the origin has it, without its name and the line that says so."""
+        """Return the values of the schedule at its origin, without the name and the import's line."""
         task, args, kwargs = self._call()
         blank = values_of(Schedule())
         wanted = {**blank, **self.entry.values, "task": task, "args": args, "kwargs": kwargs}
@@ -256,7 +247,6 @@ class _Planner:
         return step
 
     def _compared(self, schedule: Schedule, wanted: dict[str, Any]) -> Step:
-        """Return what is to be done with one that is there."""
         current = _unmarked(schedule)
         if self.entry.phase is not None and not self.choices.overwrite:
             wanted["start_at"] = current["start_at"]
@@ -279,11 +269,7 @@ class _Planner:
         return step
 
     def _set(self, step: Step, values: Mapping[str, Any]) -> None:
-        """Put values into the schedule in memory, with the line that says whose they are; see that they can be saved.
-
-        Raises:
-            ValidationError: Nobody could save it by hand either.
-        """
+        """Set values and the import's line on the schedule in memory, and validate it."""
         assert step.schedule is not None  # noqa: S101 - for mypy
         step.changes = dict(values)
         for name, value in values.items():
@@ -295,7 +281,7 @@ class _Planner:
         step.schedule.full_clean(validate_unique=False)
 
     def _notes(self, wanted: Values) -> list[str]:
-        """Return what differs in meaning, of this entry and in this project."""
+        """Return differences in meaning, from the entry and from this project's settings."""
         notes = list(self.entry.notes)
         queue = self.entry.values.get("queue", wanted["queue"])
         if queue != wanted["queue"]:
@@ -310,7 +296,6 @@ def _why(error: Exception) -> str:
 
 
 def _missing(path: str, args: Sequence[Any]) -> str:
-    """Say what to add for a task that no installed app offers."""
     if path == COMMAND_TASK:
         return (
             f"It runs the management command {''.join(map(repr, args[:1]))}, and DELAYQ['COMMANDS'] names none. Add it "
@@ -325,7 +310,7 @@ def _missing(path: str, args: Sequence[Any]) -> str:
 
 
 def without_mark(description: str) -> str:
-    """Return a description without the line that an import adds."""
+    """Return a description without the import's line."""
     return _MARK.sub("", description)
 
 
@@ -334,9 +319,7 @@ def _unmarked(schedule: Schedule) -> dict[str, Any]:
 
 
 def _fingerprint(values: Values) -> str:
-    """Return a short hash of everything but name and switch. A field with its default does not count: a later version
-    may have more of them.
-    """
+    """Return a short hash of all fields except name and switch. Defaults are left out: new fields do not change it."""
     told = {
         name: value
         for name, value in to_json(values).items()

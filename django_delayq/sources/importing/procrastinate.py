@@ -1,4 +1,4 @@
-"""procrastinate's periodic tasks: registered in code, by `@app.periodic`."""
+"""procrastinate: periodic tasks registered in code by `@app.periodic`."""
 
 from collections.abc import Iterator
 from datetime import timedelta

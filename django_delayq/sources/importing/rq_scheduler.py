@@ -1,4 +1,4 @@
-"""rq-scheduler: its jobs in Redis, by its own Scheduler. It pickles them: RQ itself unpickles, as its workers do."""
+"""rq-scheduler: its jobs in Redis, read by its own Scheduler. RQ itself unpickles them, as in a worker."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def read(source: str, options: Options) -> Iterator[Entry]:
         name = job.id
         try:
             path = str(job.func_name)
-        except Exception as error:  # whatever its serializer raises
+        except Exception as error:  # the job's serializer may raise anything
             yield Entry(name, refused=f"RQ itself cannot read it: {error}")
             continue
         if _UUID.fullmatch(job.id):

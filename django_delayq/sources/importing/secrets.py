@@ -1,4 +1,4 @@
-"""Secrets in command lines: values behind options, which have no sign that `redaction` knows. Pure."""
+"""Hides secrets in command lines: values of options, which `redact_text` does not recognise. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -6,22 +6,22 @@ from typing import Any
 
 from ...text import HIDDEN, looks_secret, redact_text
 
-#: A word of a command line, also where Python or JSON quotes the line once more.
+#: A word of a command line, also within a line that is quoted by Python or JSON.
 _WORD = r"""(?P<value>(?:\\?"[^"]*"|\\?'[^']*'|[^\s'"\\]|\\.)(?:"[^"\s]*"|'[^'\s]*'|[^\s'"\\]|\\.)*)"""
 _OPTION = re.compile(rf"""(?<![\w-])(?P<name>--?[A-Za-z][\w-]*["']?,?[ \t=]+|[A-Za-z]\w*=)(?![-<>|&;]){_WORD}""")
 _USER = re.compile(rf"(?<![\w-])(?P<name>(?:-[uU]|--(?:[a-z]+-)?user)[ \t=]*){_WORD}")
-#: Programs whose option -p is a password.
+#: Programs whose option -p takes a password.
 _PROGRAMS = re.compile(r"\b(?:mysql|mariadb|mongo|sshpass)")
 _PASSWORD = re.compile(rf"(?<![\w-])(?P<name>-p[ \t]?)(?![-<>|&;\s]){_WORD}")
-#: The ends of names that are written as one word, such as PGPASSWORD.
+#: Ends of names that are written as one word, such as PGPASSWORD.
 _NAME = re.compile(r"(?i)(?:pass(?:word|wd|phrase)?|secret|token|apikey)$")
 
 
 def hide_secrets(text: str) -> str:
-    """Return a command line, or a message that quotes it, as it may be shown.
+    """Return a command line, or a message that quotes one, without secrets.
 
-    Hidden are the values of options and variables with secret names, the password of `-u USER:PASSWORD`, and what
-    `redact_text` hides. As a pattern of `--map`, the result fits the line.
+    Hides values of options and variables with secret names, the password of `-u USER:PASSWORD`, and what `redact_text`
+    hides. The result still matches the line as a pattern of `--map`.
     """
     text = _OPTION.sub(lambda found: found["name"] + HIDDEN if _is_secret(found["name"]) else found[0], text)
     text = _USER.sub(_hide_password, text)
@@ -31,7 +31,7 @@ def hide_secrets(text: str) -> str:
 
 
 def hide_words(words: Sequence[Any]) -> list[Any]:
-    """Return the arguments of a command as they may be shown."""
+    """Return a command's arguments without secrets."""
     shown = [hide_secrets(word) if isinstance(word, str) else word for word in words]
     options = [str(word).startswith("-") and "=" not in str(word) and _is_secret(str(word)) for word in ("", *words)]
     return [HIDDEN if option else word for option, word in zip(options, shown, strict=False)]

@@ -1,9 +1,9 @@
-"""The words of a command line, as a POSIX shell gives them to a program. Pure; expands nothing.
+"""Splits a command line into words as a POSIX shell does. Pure; expands nothing.
 
-Note [What a shell would change]
-cron gives the command to `sh`, which is dash on one machine and bash on another. A word is plain where both give the
-program the same text. A word that a shell would change says what it `means` there; its reader decides whether that
-matters. Output redirections and a comment are taken out, with their text as it was.
+Note [Words that a shell changes]
+cron passes the command to `sh`, which may be dash or bash. A word is plain if both pass the same text to the program.
+Otherwise `means` says what the word is to a shell, and the caller decides whether that matters. Output redirections
+and a comment are removed; their text is kept in `left_out`.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .entry import Refused
 
-#: What a word of a shell means, where it is not plain.
+#: Meanings of words that a shell changes.
 HOME, VALUE, FILES, BRACES, OPERATOR = "a home directory", "a value", "a pattern of files", "braces", "an operator"
 _PIECE = re.compile(
     r"""(?P<blank>[ \t]+) | (?P<operator>&>>?|>[>&|]?|&&|\|\||[&|;()<]) | '(?P<single>[^']*)'
@@ -26,24 +26,24 @@ _COPY = re.compile("[0-9]+|-")
 
 
 class Word(NamedTuple):
-    """A word or an operator; `means` is empty for a plain word."""
+    """A word or an operator; `means` is '' for a plain word."""
 
     text: str
     means: str = ""
 
 
 class Line(NamedTuple):
-    """What a line consists of. `left_out` are its output redirections and its comment, as they are written."""
+    """A parsed line. `left_out` has its output redirections and its comment as written."""
 
     words: list[Word]
     left_out: list[str]
 
 
 def read(line: str) -> Line:
-    """Return the words of a line. See Note [What a shell would change].
+    """Return the words of a line. See Note [Words that a shell changes].
 
     Raises:
-        Refused: Shells disagree about the line, or it is not complete.
+        Refused: Shells disagree about the line, or it is incomplete.
     """
     if "\\\\" in line:
         raise Refused(r"some versions of cron make one backslash of \\, others do not")
@@ -51,16 +51,14 @@ def read(line: str) -> Line:
 
 
 class _Reader:
-    """One pass over a line."""
-
     def __init__(self, line: str) -> None:
         self.line = line
         self.words: list[Word] = []
         self.left_out: list[str] = []
-        self.begin = self.at = 0  #: The word that is being read, as it is written.
-        self.text: str | None = None  #: What a program receives of it; None between words.
+        self.begin = self.at = 0  #: Offset of the current word, and the position in the line.
+        self.text: str | None = None  #: The current word as a program receives it; None between words.
         self.means = ""
-        self.redirects: int | None = None  #: Where the redirection begins whose target is missing.
+        self.redirects: int | None = None  #: Offset of a redirection whose target has not been read yet.
         self.operator = ""
         self.ended = False
 

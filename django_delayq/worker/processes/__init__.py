@@ -1,1 +1,1 @@
-"""What `delayq_worker --processes N` adds to a worker: a parent that starts and stops N whole workers."""
+"""What `delayq_worker --processes N` adds to a worker: a parent process that starts and stops N complete workers."""

@@ -1,11 +1,10 @@
-"""What crosses between a worker and the process of an isolated task, as plain JSON: rows and exceptions.
+"""Serializes rows and exceptions as plain JSON, between a worker and the process of an isolated task.
 
-Note [An exception that crosses]
-Nothing is unpickled, and nothing imported by name. Of an exception its class' path, its bases' paths, its message and
-its traceback cross. In the worker it becomes an exception of a class that is made for it: it derives from the first of
-these bases that the worker has imported already, has the path and says the message of the original. So whoever looks
-at its type, its path, its message or its traceback finds what he finds of a task in the worker's own process. Its
-attributes do not cross, nor do its frames: a log handler that reads them, such as Sentry's, has the worker's.
+Note [Exceptions cross as JSON]
+Nothing is unpickled or imported by name. The paths of an exception's class and bases, its message and its traceback
+cross. The worker creates a class that derives from the first of these bases that it has already imported, and has the
+path and the message of the original, so that code finds the same type, path, message and traceback as in the task's
+process. Attributes and frames do not cross: a handler that reads frames, such as Sentry's, gets the worker's.
 """
 
 import sys
@@ -20,15 +19,12 @@ from ...calls.call import backend_of
 from ...calls.registry import get_task
 from ...ledger.rows import Outcome, RunRow, ScheduleRow, StateRow
 
-#: So much of a message, and of the end of a traceback, crosses.
+#: Maximum characters of a message, and of the end of a traceback, that cross.
 MOST_TEXT, MOST_TRACEBACK = 10_000, 100_000
 
 
-# -- what is executed
-
-
 def pack_row(row: RunRow | ScheduleRow) -> dict[str, Any]:
-    """Return a row as plain JSON, a schedule without its state, which is read where it is asked for."""
+    """Return a row as plain JSON; a schedule without its state, which is read when it is needed."""
     values = {item.name: getattr(row, item.name) for item in fields(row) if item.name != "state"}
     instants = {name: value.isoformat() for name, value in values.items() if isinstance(value, datetime)}
     spans = {name: value.total_seconds() for name, value in values.items() if isinstance(value, timedelta)}
@@ -36,7 +32,7 @@ def pack_row(row: RunRow | ScheduleRow) -> dict[str, Any]:
 
 
 def unpack_outcome(run: dict[str, Any], schedule: dict[str, Any] | None) -> Outcome:
-    """Return the outcome to be, of the rows that were packed: that of a due point or, without a schedule, of a job."""
+    """Return the outcome for packed rows, of a due point or, without a schedule, of a job."""
     row = RunRow(**_values(run))
     if schedule is not None:
         return Outcome(row, ScheduleRow(state=StateRow(row.schedule_id or 0, stored=False), **_values(schedule)))
@@ -48,11 +44,8 @@ def _values(packed: dict[str, Any]) -> dict[str, Any]:
     return {**packed["plain"], **instants, **{name: timedelta(seconds=span) for name, span in packed["spans"].items()}}
 
 
-# -- exceptions
-
-
 def pack_error(error: BaseException) -> dict[str, Any]:
-    """Return an exception as plain JSON, as far as it can be looked into. See Note [An exception that crosses]."""
+    """Return an exception as plain JSON, as far as it can be read. See Note [Exceptions cross as JSON]."""
     kind = type(error)
     text = said_or(lambda: str(error), "")
     trace = said_or(lambda: "".join(traceback.format_exception(error)), "")
@@ -66,7 +59,7 @@ def pack_error(error: BaseException) -> dict[str, Any]:
 
 
 def unpack_error(packed: dict[str, Any]) -> BaseException:
-    """Return what stands for the exception that was packed. See Note [An exception that crosses]."""
+    """Return an exception that represents the packed one. See Note [Exceptions cross as JSON]."""
     module, name = packed["classes"][0]
     text, args = packed["text"], () if packed["empty"] else (packed["text"],)
     values = {
@@ -87,11 +80,11 @@ def unpack_error(packed: dict[str, Any]) -> BaseException:
             return error
         except Exception:  # noqa: S112 - it cannot be made like this: the next one
             continue
-    raise AssertionError(packed["classes"])  # BaseException can
+    raise AssertionError(packed["classes"])  # the last base, BaseException, always works
 
 
 def _loaded(module: str, name: str) -> type[BaseException] | None:
-    """Return an exception's class, if this process has imported it already."""
+    """Return an exception class if this process has already imported it."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = vars(found).get(part) if hasattr(found, "__dict__") else None
@@ -99,12 +92,12 @@ def _loaded(module: str, name: str) -> type[BaseException] | None:
 
 
 def remote_traceback(error: BaseException) -> str:
-    """Return the traceback of an exception that has crossed; '' of any other one."""
+    """Return the traceback of an exception that has crossed, '' for any other one."""
     return str(getattr(error, "delayq_traceback", ""))
 
 
 def said_or(make: Callable[[], str], otherwise: str) -> str:
-    """Return the text, or the other one where it cannot be made: foreign code makes it."""
+    """Return a text made by foreign code; if that raises, return `otherwise`."""
     try:
         return make()
     except BaseException:

@@ -1,6 +1,6 @@
-"""The process of an isolated task, as it is within: hears one call, makes it, tells what came of it, and ends.
+"""Runs inside the process of an isolated task: receives one call, makes it, sends its outcome, and ends.
 
-Started by `isolated.py` as `manage.py delayq_worker --isolated`, under a guard. One thread only, so tasks may fork.
+Started by `isolated.py` as `manage.py delayq_worker --isolated`, under a guard. Single-threaded, so tasks may fork.
 """
 
 import faulthandler
@@ -30,27 +30,27 @@ from ..logs import LogQueue
 from .crossing import pack_error, unpack_outcome
 from .process import MEBIBYTE, end_as_child
 
-#: A pipe takes so many bytes at once, whoever else writes into it: POSIX' PIPE_BUF is 512 at least.
+#: Bytes that a pipe takes in one piece even with several writers: POSIX' PIPE_BUF is at least 512.
 ATOMIC_BYTES = 512
-#: What the guard interrupts with: the time is over, somebody stops it.
+#: The guard's signals: the timeout has passed, or a user stops the task.
 INTERRUPTS = {signal.SIGUSR1: TaskTimeout, signal.SIGUSR2: TaskCancelled}
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Held(Held):
-    """What this process executes, whose lease and outcome are its worker's."""
+    """The entry that this process executes; its lease and outcome belong to the worker."""
 
     channel: socket.socket
 
     def is_lost(self) -> bool:
-        """See `Held.is_lost`: the worker has ended its side, and says nothing before."""
+        """See `Held.is_lost`: the worker closes its side of the socket then, and sends nothing before."""
         with suppress(BlockingIOError):
             return not self.channel.recv(1, socket.MSG_DONTWAIT)
         return False
 
 
 class _Output(capture.Output):
-    """Sends what is said to the worker at once: whatever ends this process, that was heard."""
+    """Sends output to the worker at once, so that it survives the end of this process."""
 
     __slots__ = ("_pipe",)
 
@@ -59,7 +59,7 @@ class _Output(capture.Output):
         self._pipe = pipe
 
     def add(self, text: str) -> None:
-        """Send a text, whatever the thread or the forked process."""
+        """Send a text, from any thread or forked process."""
         data = text.encode("utf-8", "replace")
         with suppress(OSError):  # the worker is gone
             for start in range(0, len(data), ATOMIC_BYTES):
@@ -67,23 +67,22 @@ class _Output(capture.Output):
 
 
 def serve(channel: int, heard: int) -> None:
-    """Serve as the process of an isolated task, on these two descriptors; the task's own children get neither."""
+    """Execute one call, on these two descriptors; the task's own children inherit neither."""
     with socket.socket(fileno=channel) as ours:
         bulk.prepare(connections[ledger.database()])
         registry.get_tasks()
         connections.close_all()
-        signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)  # from now on they wait for the task to begin
+        signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)  # they stay pending until the task begins
         ours.sendall(b"\n")
         line = ours.makefile("rb").readline()
         if line:
-            faulthandler.enable()  # what ends it by a signal has it say where it was
+            faulthandler.enable()  # writes the stack if a signal ends the process
             faulthandler.register(signal.SIGTERM, chain=True)
             outcome = _make(json.loads(line), ours, heard)
             ours.sendall(json.dumps(outcome).encode() + b"\n")
 
 
 def _make(call: dict[str, Any], channel: socket.socket, heard: int) -> dict[str, Any]:
-    """Make the call and return its outcome."""
     outcome, memory_mb, process = unpack_outcome(call["run"], call["schedule"]), call["memory_mb"], os.getpid()
     task = registry.get_task(outcome.call.task)
     leased = ("shard", "member", "lease", "deadline", "entry", "fence", "worker", "claimed_at", "point")
@@ -95,7 +94,7 @@ def _make(call: dict[str, Any], channel: socket.socket, heard: int) -> dict[str,
     value, error = None, None
 
     def interrupt(number: int, frame: object) -> None:
-        """Do what the worker says, in the main thread, between two steps of Python."""
+        """Interrupt the task, in the main thread, between two steps of Python."""
         raised = INTERRUPTS[signal.Signals(number)]
         if not is_async:
             raise raised

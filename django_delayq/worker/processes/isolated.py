@@ -1,16 +1,15 @@
-"""Has isolated tasks executed in processes of their own: starts one for each, tells it the call, hears its end.
+"""Executes isolated tasks in processes of their own: starts one for each, sends it the call, receives its outcome.
 
 Note [A fresh interpreter for each]
-Each execution has a process of its own that executes nothing else, before or after: whatever a task leaks, forks,
-changes or breaks ends with it. The process is started as `manage.py` is, not forked from the worker, whose threads
-and connections must not be copied; see `calls/commands/process.py`, Note [The guard]. Its start takes long, so the time
-of the task counts from when it is ready.
+Each execution has its own process, which executes nothing else: whatever a task leaks, forks, changes or breaks ends
+with it. The process is started like `manage.py`, not forked from the worker, whose threads and connections must not
+be copied; see `calls/commands/process.py`, Note [The guard]. The task's timeout counts from when it is ready.
 
 Note [What it says]
-By a socket it says an empty line once it is ready, and one line of JSON at its end. The worker says one line, the
-call, and ends its side once the lease is lost. What the task logs and prints comes by a pipe as it is said
-(`capture.py`, Note [Heard beside the way]), and standard output and error by two more, which go on to the worker's
-own: so each is heard once, until something kills it. A signal interrupts it, also while it waits.
+Over a socket, the process sends an empty line when it is ready, and one line of JSON at its end. The worker sends one
+line, the call, and closes its side once the lease is lost. Captured output arrives over a pipe as it is written
+(`capture.py`, Note [Heard beside the way]); standard output and error arrive over two more and are passed on to the
+worker's own, so each text is captured once, until the process dies. A signal interrupts it, even while it waits.
 """
 
 import json
@@ -32,25 +31,25 @@ from ..held import Held
 from .crossing import pack_row, unpack_error
 
 COMMAND = ("delayq_worker", "--skip-checks", "--isolated")
-#: How long a process may take to start, which is no part of the task's time.
+#: Maximum seconds for the start of a process, which does not count towards the task's timeout.
 START_SECONDS = 60.0
-#: How long a process may take to end once its outcome is there: exporters flush, threads and children end.
+#: Maximum seconds for the end of a process after its outcome: exporters flush, threads and children end.
 END_SECONDS = 5.0
-#: So long after the hard timeout it must have ended, else its thread is given up as that of any other task.
+#: Seconds added to the hard timeout, after which the thread is given up like that of any other task.
 SPARE_SECONDS = START_SECONDS + END_SECONDS + 30.0
-#: So many lines of stderr are told where a process was ended: the stacks of its threads are among them.
+#: Maximum lines of stderr in the error of a killed process: they include the stacks of its threads.
 LAST_LINES = 200
 
 
 class Taken(NamedTuple):
-    """A value that was looked into where it was returned, and what it raised then: what `calling.take` returns."""
+    """A value read in the process that returned it, and the error of that: the result of `calling.take`."""
 
     value: Any
     error: BaseException | None
 
 
 def is_on() -> bool:
-    """Say whether isolated tasks have processes of their own: not in tests, whose database those would not have."""
+    """Return True if isolated tasks get processes of their own: not in tests, whose database those cannot see."""
     return not (conf.is_test() or conf.why_no_redis())
 
 
@@ -58,7 +57,7 @@ def call(held: Held, isolation: Isolation) -> Taken:
     """Execute the task of an entry in a process of its own, within its time.
 
     Raises:
-        TaskTimeout: Its time was over, or somebody has stopped it; by itself, or its process was killed.
+        TaskTimeout: Its timeout passed, or a user stopped it: it was interrupted, or its process was killed.
         ProcessDied: Its process ended by itself.
         OSError: No process could be started.
         BaseException: What the task raised, see `crossing.py`.
@@ -71,7 +70,7 @@ def call(held: Held, isolation: Isolation) -> Taken:
         "heard": held.output is not None,
         "trace": tracing.carrier(),
     }
-    token = capture.current.set(None)  # what comes by standard output was heard already
+    token = capture.current.set(None)  # standard output was captured already
     try:
         reply = _execute(held, json.dumps(message).encode() + b"\n")
     finally:
@@ -83,7 +82,7 @@ def call(held: Held, isolation: Isolation) -> Taken:
 
 
 def _execute(held: Held, call: bytes) -> dict[str, Any]:
-    """Return what a process replied to this call, once it has ended. Raises what the function `call` does."""
+    """Return the reply of a process to this call, once it has ended. Raises the same as `call`."""
     ours, theirs = socket.socketpair()
     heard, hear = (os.fdopen(end, mode, buffering=0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
     with ours, theirs, heard, hear:
@@ -118,7 +117,7 @@ def _execute(held: Held, call: bytes) -> dict[str, Any]:
 
 
 def _watch(held: Held, process: Process, channel: "_Channel") -> bool:
-    """Hear a process until it has ended or is to be killed; say whether it was interrupted."""
+    """Serve a process until it ends or must be killed; return whether it was interrupted."""
     limit, grace = math.inf if held.limit is None else held.limit, conf.get_config().timeout_grace_seconds
     kill_at, interrupted = time.monotonic() + START_SECONDS, False
     while process.round():
@@ -144,10 +143,10 @@ class _Channel:
 
     def __init__(self, ours: socket.socket, call: bytes) -> None:
         self.socket, self._call, self.reply = ours, call, b""
-        self.began = self.ended = 0.0  # monotonic, when it was ready, and when its outcome came; 0 before
+        self.began = self.ended = 0.0  # monotonic seconds: ready, and outcome received; 0 before
 
     def take(self, found: bytes) -> None:
-        """Take a piece of what the process says."""
+        """Take a piece of the process' messages."""
         if found and not self.began:
             self.began = time.monotonic()
             with suppress(OSError):  # it has ended

@@ -1,23 +1,21 @@
 """How a process under a supervisor begins, as a fresh interpreter, and how a worker ends, within a bounded time.
 
 Note [A fresh interpreter]
-A worker process is never forked off a loaded one. A fork inherits what the parent's imports opened and started: a
-database or Redis connection that both ends then read from, the lock that a thread held which does not exist in the
-child, a gRPC channel, on macOS frameworks that abort in a forked child. It would save memory and a second, at the price
-of failures in code that is not ours, and that only some projects see. The same command line in a fresh interpreter
-inherits nothing, brings along whatever wraps the command (a `manage.py` that sets things up, coverage, interpreter
-options), and runs the code that is installed *now*.
+A worker process is never forked from a loaded one. A fork inherits what the parent's imports opened and started: a
+database or Redis connection that both processes then read, a lock of a thread that does not exist in the child, a
+gRPC channel, on macOS frameworks that abort in a forked child. A fresh interpreter with the same command line
+inherits nothing, keeps whatever wraps the command (a custom `manage.py`, coverage, interpreter options), and runs the
+code that is installed *now*.
 
-Note [Signals in between]
-A process that is asked to stop while its interpreter starts would die by the signal, or with a KeyboardInterrupt
-somewhere in an import. So a fresh interpreter begins with these signals blocked, which a new child inherits. They stay
-pending until `WorkerSignals` has its handlers in place, and are obeyed then. What an import starts before that, a
-thread or a program, begins with them blocked too.
+Note [Signals wait for the handlers]
+A stop signal that arrives while the interpreter starts would kill the process, or raise KeyboardInterrupt in an
+import. So the parent blocks these signals for the child until `WorkerSignals` has installed its handlers. Threads and
+programs that an import starts before that begin with the signals blocked too.
 
-Note [Gone for good]
-Python ends a process once all its threads have ended, its exit handlers have run and its output is written. What a task
-left behind (a thread, a child, a full pipe) makes that wait for ever. By then all is recorded and no lease is held, so
-there is nothing to wait for but courtesy: what is left has the rest of the grace.
+Note [The end of a process is bounded]
+Python waits for all threads, the exit handlers and the output. Something that a task left behind (a thread, a child,
+a full pipe) can delay this for ever. By then all outcomes are recorded and no lease is held, so the leftovers only
+get the rest of the grace.
 """
 
 import logging
@@ -36,16 +34,16 @@ from django.core.exceptions import ImproperlyConfigured
 
 from ...calls.capture import nowhere
 
-#: The signals that a worker obeys.
+#: The signals that stop a worker.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-#: How long a worker may need beyond DRAIN_SECONDS, to record what it finished and to end its interpreter.
+#: Seconds beyond DRAIN_SECONDS that a worker may take to record its outcomes and to end its interpreter.
 MARGIN_SECONDS: Final = 5.0
-#: How long the end of the interpreter may take of that, beyond the grace.
+#: Seconds, within that margin, that the end of the interpreter may take.
 END_SECONDS: Final = 2.0
 
 
 def command_line() -> list[str]:
-    """Return the command that starts this program once more. See Note [A fresh interpreter].
+    """Return the command that starts this program again. See Note [A fresh interpreter].
 
     Raises:
         ImproperlyConfigured: Python is embedded in another program, which alone knows how it was started.
@@ -59,7 +57,7 @@ def command_line() -> list[str]:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Block the signals of this thread, and of what is started meanwhile. See Note [Signals in between]."""
+    """Block the signals for this thread, and for what it starts. See Note [Signals wait for the handlers]."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -68,10 +66,7 @@ def held_back() -> Iterator[None]:
 
 
 def end_within(seconds: float, exit_status: int) -> None:
-    """End this process so many seconds from now, if it is still there. See Note [Gone for good].
-
-    Returns once what was printed is written.
-    """
+    """Write the output; end this process after `seconds` at the latest. See Note [The end of a process is bounded]."""
 
     def end() -> None:
         time.sleep(seconds)
@@ -79,13 +74,13 @@ def end_within(seconds: float, exit_status: int) -> None:
         os._exit(exit_status)
 
     threading.Thread(target=end, name="delayq-end", daemon=True).start()
-    _flush_streams()  # here that thread can still end it
+    _flush_streams()  # may block; the thread ends the process then
 
 
 def end_at_once(exit_status: int) -> NoReturn:
-    """End although tasks run; what was logged is written as far as END_SECONDS allow.
+    """End the process even if tasks run; log handlers get END_SECONDS to write their records.
 
-    Python would wait for the thread of an `async def` task, and meanwhile another worker takes its point over.
+    Python would wait for the thread of an `async def` task, whose point another worker takes over in the meantime.
     """
     end_children()
     end_within(END_SECONDS, exit_status)
@@ -103,9 +98,9 @@ def _flush_streams() -> None:
 
 
 def open_standard_streams() -> None:
-    """Open /dev/null in place of what this process was started without.
+    """Open /dev/null in place of missing standard streams.
 
-    The next file or socket would get the number of standard output, and what others print would go there.
+    Otherwise the next file or socket would get the number of standard output, and printed text would go there.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -119,7 +114,7 @@ logger = logging.getLogger("django_delayq.worker")
 
 
 def end_as_child(error: BaseException | None) -> NoReturn:
-    """End a child that came back from its task: what follows, outcome and connections, is its parent's."""
+    """End a forked child that returned from its task: the outcome and the connections belong to its parent."""
     if isinstance(error, SystemExit):
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     else:
@@ -130,7 +125,7 @@ def end_as_child(error: BaseException | None) -> NoReturn:
 
 
 def end_children() -> None:
-    """Tell what tasks started by `multiprocessing` and left running to end. Waits for nothing."""
+    """Terminate the children that tasks started by `multiprocessing`, without waiting for them."""
     multiprocessing = sys.modules.get("multiprocessing")
     for child in multiprocessing.active_children() if multiprocessing else ():
         with suppress(Exception):
@@ -142,7 +137,7 @@ STATM = Path("/proc/self/statm")
 
 
 def resident_mb() -> float:
-    """Return the resident memory of this process in MiB. See Note [Resident memory].
+    """Return the resident memory of this process in MiB.
 
     Raises:
         OSError: Neither /proc nor `ps` can be read here.

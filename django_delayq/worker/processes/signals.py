@@ -1,16 +1,15 @@
-"""The signals of a worker process and of a supervisor, and what they mean. Drains and ends no worker itself.
+"""The stop signals of a worker process and of a supervisor. Does not drain or end a worker itself.
 
-Note [One order to stop]
-Alone, a worker drains at the first SIGTERM or SIGINT and ends at once at the second. Under a supervisor the same order
-reaches it several times: Ctrl-C goes to the whole group, systemd tells every process of the unit, and the supervisor
-passes on what it hears. So there any number of signals is one order, to drain; the supervisor alone knows of a second
-order, and then kills. Whether a worker already drains for a reason of its own says nothing about how often it was told.
-A terminal that closes says so by SIGHUP, more than once: that is one order too. Who started a command with SIGHUP
-ignored, as nohup does, wants it to stay.
+Note [Supervised workers drain once]
+A worker without a supervisor drains at the first SIGTERM or SIGINT and ends at once at the second. Under a supervisor
+one request arrives several times: Ctrl-C reaches the process group, systemd signals every process, and the supervisor
+forwards its own signals. So there any number of signals requests one drain, and only the supervisor acts on a second
+request: it kills. A worker may drain for a reason of its own before any request. A closing terminal sends SIGHUP more
+than once, which also counts once; if SIGHUP was ignored at the start (nohup), it stays so.
 
-Note [Not for children]
-A child that a task forks inherits these handlers, and would swallow the SIGTERM by which `multiprocessing` ends it. So
-it gets back what stood before. What is sent to it before that waits, or the handlers would have swallowed it already.
+Note [Forked children restore signal handlers]
+A child that a task forks inherits these handlers and would ignore the SIGTERM by which `multiprocessing` ends it. So
+the child restores the former handlers. Signals are blocked until then, because these handlers would consume them.
 """
 
 import os
@@ -24,8 +23,8 @@ from .process import SIGNALS
 
 
 def handle_orders(handler: Callable[[int, FrameType | None], object]) -> "dict[int, signal._HANDLER]":
-    """Handle the orders to stop; return what stood before. See Note [One order to stop]."""
-    # SIG_IGN would be inherited by what tasks start.
+    """Handle the stop signals; return the former handlers. See Note [Supervised workers drain once]."""
+    # A handler rather than SIG_IGN, which processes started by tasks would inherit.
     return {
         number: signal.signal(number, handler)
         for number in SIGNALS
@@ -34,38 +33,38 @@ def handle_orders(handler: Callable[[int, FrameType | None], object]) -> "dict[i
 
 
 class WorkerSignals:
-    """`to_stop` tells whether this process was told to end."""
+    """Handles the stop signals of a worker. `to_stop` is True once this process was requested to end."""
 
     def __init__(self, worker: Worker, *, supervised: bool) -> None:
         self._worker = worker
         self._supervised = supervised
         self.to_stop = False
-        self._exit_status: int | None = None  # once all is drained
+        self._exit_status: int | None = None  # set once the worker has drained
         self._before: dict[int, signal._HANDLER] = {}
         self._forking = threading.local()
 
     def obey(self) -> None:
-        """Install the handlers, then let through what came in meanwhile. See Note [Signals in between]."""
+        """Install the handlers, then unblock pending signals. See Note [Signals wait for the handlers]."""
         self._before = handle_orders(self._stop)
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def restore(self) -> None:
-        """Put the former handlers back: for children, and for code that called the command and goes on."""
+        """Restore the former handlers, for children and for code that continues after the command."""
         for number, handler in self._before.items():
             signal.signal(number, handler or signal.SIG_DFL)
         self._before.clear()
 
     def drain(self) -> None:
-        """Give the order to drain, as often as it comes. Safe in a signal handler and in any thread."""
+        """Request a drain; may be repeated. Safe in a signal handler and in any thread."""
         self.to_stop = True
         if not self._worker.stopping:
             self._worker.stop()
 
     def drained(self, exit_status: int) -> None:
-        """Let each further order end this process at once, with this status; one of a supervisor's ignores them.
+        """Make further signals end this process at once, with this status; under a supervisor, ignore them.
 
-        The supervisor's own order may come only now, and Python gives signals their defaults back before it ends.
+        The supervisor's signal may arrive only now, and Python restores the default handlers before it ends.
         """
         self._exit_status = exit_status
         for number in SIGNALS if self._supervised else ():
@@ -81,7 +80,7 @@ class WorkerSignals:
         else:
             self.drain()
 
-    # -- a task forks: see Note [Not for children]
+    # -- a task forks: see Note [Forked children restore signal handlers]
 
     def _before_fork(self) -> None:
         self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

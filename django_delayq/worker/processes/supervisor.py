@@ -1,14 +1,14 @@
-"""The parent of several workers: starts each again that ends, and has all drain when it is told to stop.
+"""The parent of several workers: restarts each one that ends, and drains all of them when it is stopped.
 
-It runs no task, talks to no Redis and no database and holds no lease. So whatever happens to one of its children
-happens to no other; and when it is killed itself, the children notice (`parent.py`) and drain.
+It runs no task, connects to neither Redis nor the database and holds no lease. So a failure of one child affects no
+other; if the supervisor itself is killed, the children detect it (`parent.py`) and drain.
 
 Note [Started again]
-Who ends is started again, however it ended, after a pause that doubles from 0.1 s to 5 s while it lived for less than
-YOUNG_SECONDS. Not so in `burst` mode, nor where it says that its release is outdated. And where the pause of one that
-ended with an error reaches those 5 s before any of them has lived that long or ended well, no start will help: the
-supervisor says so and ends with an error, as a worker without one does at its first error. What the parent itself can
-see to be wrong ends it before it starts anything.
+A worker that ends is restarted, whatever its exit status, after a pause that doubles from 0.1 s to 5 s while it
+lives for less than YOUNG_SECONDS. Exceptions: `burst` mode, and a worker that reports an outdated release. If the
+pause after an error reaches 5 s before any worker has lived that long or ended well, restarts are useless: the
+supervisor logs this and ends with an error, as a worker without a supervisor does at its first error. Errors that the
+supervisor can detect by itself end it before it starts anything.
 """
 
 import logging
@@ -28,9 +28,9 @@ from .signals import handle_orders
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Who lived for less died young. See Note [Started again].
+#: Lifetime in seconds below which the pause before a restart grows. See Note [Started again].
 YOUNG_SECONDS = 60.0
-#: Between two looks at the children.
+#: Seconds between two looks at the children.
 LOOK_SECONDS = 0.1
 
 
@@ -46,24 +46,24 @@ class Child(NamedTuple):
 
 
 class Supervisor:
-    """Keeps `processes` workers, each a fresh interpreter; with `burst`, until each has found nothing due."""
+    """Keeps `processes` workers running, each a fresh interpreter; with `burst`, until each has found nothing due."""
 
     def __init__(self, processes: int, *, burst: bool) -> None:
         self._command = command_line()
         self._burst = burst
         self._drain_seconds = conf.get_config().drain_seconds
         self._children: dict[int, Child] = {}
-        #: When to start whom; without those who are not to be started again.
+        #: The time of each worker's next start; without workers that must not be restarted.
         self._backoffs = {number: Backoff() for number in range(1, processes + 1)}
-        self._worked = False  # one of them lived for long, or ended well
+        self._worked = False
         self._exit_status: int = OK
         self._stops = 0
         self._kill_at = 0.0
 
     def run(self) -> int:
-        """Supervise until told to stop, or until nothing is due in burst mode. In the main thread, as its last act.
+        """Supervise until stopped, in burst mode until nothing is due; return the exit status, OK if all drained.
 
-        Returns the exit status: OK if all drained.
+        Call this in the main thread, as its last act.
         """
         logger.info("Supervisor of %d processes, pid %d.", len(self._backoffs), os.getpid())
         handle_orders(self._stop)
@@ -96,7 +96,6 @@ class Supervisor:
             logger.info("Process %d started, pid %d.", number, process.pid, extra=_event("process_started", child))
 
     def _reap(self) -> None:
-        """Draw the conclusions from whoever has ended. See Note [Started again]."""
         now = time.monotonic()
         self._worked = self._worked or any(now - each.started_at >= YOUNG_SECONDS for each in self._children.values())
         for child in [*self._children.values()]:
@@ -149,6 +148,5 @@ def _how_it_ended(status: int) -> str:
 
 
 def _event(name: str, child: Child | None = None, **more: int) -> dict[str, Any]:
-    """Return the fields of a JSON line."""
     who = {} if child is None else {"process": child.number, "pid": child.process.pid}
     return {"delayq": {"event": name, **who, **more}}
