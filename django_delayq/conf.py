@@ -65,8 +65,7 @@ class Config:
     queues: tuple[str, ...] = _setting(("default",), rules.QUEUES)
     #: For each queue where it is a mapping, whose values are held to the same rule.
     shards: int | Mapping[str, int] = _setting(1, rules.number(1, MAX_SHARDS, whole=True))
-    #: Renewed after a third of it: sooner than a score that was lost under a lease comes due, see `upsert.lua`.
-    lease_seconds: float = _setting(30, rules.number(1, 120))
+    lease_seconds: float = _setting(30, rules.number(1, 3600))
     max_reclaims: int = _setting(3, rules.number(0, 1000, whole=True))
     idle_cap_seconds: float = _setting(30, rules.number(0.05, 60))
     drain_seconds: float = _setting(25, rules.number(0, 3600))

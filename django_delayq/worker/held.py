@@ -40,6 +40,8 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: After a failure of the database, its entries come back after so long; so does what another transaction has locked.
 AGAIN_MS = 1_000
+#: Longest time between two renewals, in seconds: a score that was lost under a lease comes due after 60 (`upsert.lua`).
+RENEWED_WITHIN = 40.0
 #: No retry waits longer.
 MAX_BACKOFF = timedelta(hours=1)
 
@@ -404,7 +406,7 @@ class LeaseKeeper:
 
     @tracing.quiet()
     def _run(self) -> None:
-        while not self._stop.wait(self.lease_seconds / 3):
+        while not self._stop.wait(min(self.lease_seconds / 3, RENEWED_WITHIN)):
             self.round()
 
     def round(self) -> None:
