@@ -63,8 +63,7 @@ class Config:
     queues: tuple[str, ...] = _setting(("default",), rules.QUEUES)
     #: A mapping has the number for each queue; the rule applies to its values.
     shards: int | Mapping[str, int] = _setting(1, rules.number(1, MAX_SHARDS, whole=True))
-    #: Renewed after a third of it: sooner than a score lost under a lease comes due, see `upsert.lua`.
-    lease_seconds: float = _setting(30, rules.number(1, 120))
+    lease_seconds: float = _setting(30, rules.number(1, 3600))
     drain_seconds: float = _setting(25, rules.number(0, 3600))
     #: Maximum stored bytes of what an execution logs and prints; 0 stores nothing.
     max_output_bytes: int = _setting(64 * 1024, rules.number(0, 512 * 1024, whole=True))

@@ -39,6 +39,8 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: Delay in ms before an entry comes due again after a failure of the database, or when its row is locked.
 AGAIN_MS = 1_000
+#: Maximum time between two renewals, in seconds. A score lost under a lease comes due after 60 s (`upsert.lua`).
+RENEWED_WITHIN = 40.0
 #: Maximum delay before a retry.
 MAX_BACKOFF = timedelta(hours=1)
 
@@ -391,7 +393,7 @@ class LeaseKeeper:
 
     @tracing.quiet()
     def _run(self) -> None:
-        while not self._stop.wait(self.lease_seconds / 3):
+        while not self._stop.wait(min(self.lease_seconds / 3, RENEWED_WITHIN)):
             self.round()
 
     def round(self) -> None:

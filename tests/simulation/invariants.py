@@ -120,7 +120,7 @@ class Invariants:
                     continue
                 # What a late request or a loss has put back where it was is dropped by its next claimer.
                 row = (view.schedules if member[0] == "s" else view.runs).get(int(member[1:]))
-                elsewhere = self.world.losses and row is not None and self.world.tag_of(member, row.queue) != place
+                elsewhere = self.world.losses and (row is None or self.world.tag_of(member, row.queue) != place)
                 if (self.world.strays or elsewhere) and not stepped.has_begun(place, member, fence):
                     continue
                 other = holders.setdefault(member, (stepped.name, place))

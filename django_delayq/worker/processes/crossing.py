@@ -25,7 +25,7 @@ MOST_TEXT, MOST_TRACEBACK = 10_000, 100_000
 
 def pack_row(row: RunRow | ScheduleRow) -> dict[str, Any]:
     """Return a row as plain JSON; a schedule without its state, which is read when it is needed."""
-    values = {item.name: getattr(row, item.name) for item in fields(row) if item.name != "state"}
+    values = {item.name: getattr(row, item.name) for item in fields(row) if item.init and item.name != "state"}
     instants = {name: value.isoformat() for name, value in values.items() if isinstance(value, datetime)}
     spans = {name: value.total_seconds() for name, value in values.items() if isinstance(value, timedelta)}
     return {"plain": {**values, **dict.fromkeys((*instants, *spans))}, "instants": instants, "spans": spans}
