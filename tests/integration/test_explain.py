@@ -345,10 +345,15 @@ def test_a_job_that_is_not_there_is_told(wanted):
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["s", "--job", "1"], ["--job", "1", "--next", "3"], ["--job", "1", "--at", "9:00"]]
+    "words",
+    [
+        ["--next", "3"],
+        ["--at", "9:00"],
+        *(["--job", "1", *more] for more in (["s"], ["--next", "3"], ["--at", "9:00"])),
+    ],
 )
-def test_it_is_asked_about_a_schedule_or_a_job(words):
-    with pytest.raises(CommandError, match=r"--job ID|are of schedules"):
+def test_at_and_next_need_a_schedule_and_a_job_takes_neither(words):
+    with pytest.raises(CommandError, match=r"need the name of a schedule|takes no schedule, --at or --next"):
         call_command("delayq_status", *words)
 
 
