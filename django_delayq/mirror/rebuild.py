@@ -13,8 +13,8 @@ Note [One worker rebuilds]
 The worker that sets the mark `building:<id>` in the place of a missing epoch rebuilds that shard, and with it all that
 were flushed. The mark ends by itself if it is not renewed after each page, so that the next worker begins anew. A shard
 is called built only if its mark stood from the first page to the last: a flush in between takes the mark away. The
-layout is claimed after the marks: a flush between two marks takes it along, and without it workers with another number
-of shards would believe what is built here.
+worker claims the layout after it has set the marks. A flush between two marks removes the layout too, and without a
+layout, workers with another number of shards would use the shards that are built here.
 """
 
 import logging
@@ -26,7 +26,7 @@ from itertools import chain
 from .. import ledger
 from ..broker import Broker, Shard
 from ..chain import member_of
-from ..exceptions import DamagedKeys, OtherLayout
+from ..exceptions import DamagedKeys, ForeignLayout
 from .compare import compare
 from .layout import check_layout
 from .missed import last_key, note_all_put
@@ -83,14 +83,12 @@ def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool
         ForeignLayout, OtherLayout: See `check_layout`.
     """
     build = Build(broker, shards)
-    if not build.shards:
+    if not build.shards or not go_on():
         return False
     count, began = 0, time.monotonic()
     told = began
     try:
         check_layout(broker)
-        if not go_on():
-            return False
         for schedules in _fill(broker, set(build.shards)):
             count += schedules
             if time.monotonic() - told >= TELL_SECONDS:
@@ -98,7 +96,7 @@ def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool
                 logger.info("Rebuilding: %d schedules so far, %d a second.", count, count / (told - began))
             if not build.go_on() or not go_on():
                 return False
-    except (DamagedKeys, OtherLayout):  # it is repaired, or there is another, and then a worker begins anew
+    except (DamagedKeys, ForeignLayout):  # another attempt need not wait for the end of the marks
         build.give_up()
         raise
     if not build.finish():

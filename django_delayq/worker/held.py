@@ -336,9 +336,9 @@ class LeaseKeeper:
 
     Note [One thread renews]
     Leases are short, so that a dead worker delays its points by little, and tasks may be long. One thread renews, every
-    third of a lease, all that this process holds: what runs, what waits for a slot or to run alone, and what waits to
-    be recorded. A busy slot cannot starve it, except by C code that keeps the interpreter to itself; then the leases
-    lapse, which the process notices by the next rule.
+    third of a lease and at least every 40 s, all that this process holds: what runs, what waits for a slot or to run
+    alone, and what waits to be recorded. A busy slot cannot starve it, except by C code that keeps the interpreter to
+    itself; then the leases lapse, which the process notices by the next rule.
 
     Note [Self-fence]
     The deadline is taken from this process' monotonic clock when the request was *sent*, so it never lies after the
