@@ -24,7 +24,7 @@ from ..index import Broker, Shard
 from ..index.connection import DamagedKeys
 from ..ledger.chain import member_of
 from .compare import compare
-from .layout import OtherLayout, check_layout
+from .layout import ForeignLayout, check_layout
 from .missed import last_key, note_all_put
 from .pages import PAGE, pages, parts
 from .read import queues_of, read_settled
@@ -76,14 +76,12 @@ def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool
         ForeignLayout, OtherLayout: See `check_layout`.
     """
     build = Build(broker, shards)
-    if not build.shards:
+    if not build.shards or not go_on():
         return False
     count, began = 0, time.monotonic()
     told = began
     try:
         check_layout(broker)
-        if not go_on():
-            return False
         for schedules in _fill(broker, set(build.shards)):
             count += schedules
             if time.monotonic() - told >= TELL_SECONDS:
@@ -91,7 +89,7 @@ def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool
                 logger.info("Rebuilding: %d schedules so far, %d a second.", count, count / (told - began))
             if not build.go_on() or not go_on():
                 return False
-    except (DamagedKeys, OtherLayout):  # once it is repaired or the layout is replaced, a worker starts over
+    except (DamagedKeys, ForeignLayout):  # another attempt need not wait until the marks expire
         build.give_up()
         raise
     if not build.finish():

@@ -323,9 +323,9 @@ class LeaseKeeper:
 
     Note [One thread renews]
     Leases are short, so that a dead worker delays its points only a little, but tasks may be long. So one thread
-    renews all leases of this process every third of a lease, whether their entries run or wait. Busy slots cannot
-    starve it, except by C code that does not release the interpreter: then the leases lapse, which Note [Self-fence]
-    detects.
+    renews all leases of this process every third of a lease and at least every 40 s, whether their entries run or
+    wait. Busy slots cannot starve it, except by C code that does not release the interpreter: then the leases lapse,
+    which Note [Self-fence] detects.
 
     Note [Self-fence]
     The deadline counts from this process' monotonic clock when the request was *sent*, so it is never later than the

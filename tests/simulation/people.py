@@ -15,7 +15,7 @@ from django_delayq.recurrence import from_ms, to_ms
 from .faults import Broken, step
 from .stage import TASK
 from .view import OPEN, View, read_shards
-from .wire import deliver
+from .wire import deliver, plain
 
 #: No history takes so long.
 FOR_EVER_MS = 10**8
@@ -201,10 +201,11 @@ class People:
                 self.advance_clock(1)
             self.suspect = self.suspect or request.forces or not all(shard.built for shard in self.view.shards.values())
             self.strays = self.strays or (request.kind == "upsert" and not request.by_member)
-            deliver(self, request, late=True)
+            reply = deliver(self, request, late=True)
             if request.mode == "move":  # what a caller rescheduled waits for no delay
-                for row in request.items():
-                    self.holders.not_before.pop((request.shard, row[0]), None)
+                for row, word in zip(request.items(), plain(reply).split(), strict=True):
+                    if word == "MOVED":
+                        self.holders.not_before.pop((request.shard, row[0]), None)
             if request.mode == "new":  # of a job that was retried since, it brings back the old
                 known = {item.member: item.generation for item in self.wanted.values()}
                 self.unseen |= any(int(row[1]) < known.get(row[0], 0) for row in request.items())
