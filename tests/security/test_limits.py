@@ -41,7 +41,7 @@ NUMBERS = [
     ("lists", [ScheduleAdmin.list_per_page, RunAdmin.list_per_page, paging.MOST_COUNTED, actions.NAMES_SHOWN]),
     ("“show all”", [ScheduleAdmin.list_max_show_all]),
     ("texts on a page", [display.MOST_CHARACTERS]),
-    ("batch, shards", [conf.Config.batch_size, conf.MAX_SHARDS]),
+    ("batch, shards", [conf.get_config().batch_size, conf.MAX_SHARDS]),
 ]
 
 

@@ -195,7 +195,7 @@ RULES = (
     ),
     mutant(
         "gonerecorded", "what was recorded stands when the schedule is deleted", "ledger.recording:_advance",
-        "if not outcome.repeated:  # else it was", "if True:  #",
+        "if not outcome.repeated:", "if True:",
         hl.deleted_after_a_commit_without_a_reply, "I2 an outcome changed",
     ),
     # the self-fence and the journal
