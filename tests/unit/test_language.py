@@ -1,0 +1,116 @@
+"""Plain English: words that messages, documents, docstrings, comments and names do not use, and what they use instead."""
+
+import ast
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "django_delayq"
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *PACKAGE.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+#: Refused in prose: a pattern, and what to write instead.
+PROSE = {
+    r"whoever|whosoever": "the noun: worker, user, process, caller",
+    r"nobody|somebody|no one|someone": "no user, no worker, another process",
+    r"told|tells?|telling|said|heard": "reported, message, captured, show, say",
+    r"asked for": "queried, requested",
+    r"stands? for": "is stored, is",
+    r"so (?:many|long|often|few)(?! as\b)(?! that\b)": "the unit and its purpose; at most; until",
+    r"of late|of before|as ever": "recently, older, as always",
+    r"meanwhile": "in the meantime, concurrently",
+    r"parked": "broken",
+    r"exhausted": "finished",
+    r"drift(?:s|ed)?": "difference",
+    r"lag(?:s|ged|ging)?": "latency",
+    r"agenda|apart": "the field's word",
+    r"helpers?|managers?|utils?|utilit(?:y|ies)": "what it does",
+    r"(?:is|are) none|are no more|is no (?:text|number|instant)": "is not a …, no longer",
+}
+#: Refused as a part of a name, between underscores or capitals.
+NAMES = (
+    r"whoever|nobody|somebody|told|tell|said|heard|asked|stands|standing|meanwhile|parked|exhausted|drift|lag|agenda|"
+    r"apart|helper|util|utils"
+)
+#: Where a refused word is another's name: Django's managers, a URL, a library's option.
+ALLOWED = re.compile(r"\S*manager\S*\(|[\w.]*[Mm]anager(?:s\.|\b(?=\.))|service manager|context managers?|https?://\S+|file manager")
+
+
+def refused(text: str) -> list[str]:
+    """Return the refused words of a text with what to write instead."""
+    text = ALLOWED.sub("", text)
+    return [
+        f"“{found.group()}”: {better}"
+        for pattern, better in PROSE.items()
+        for found in re.finditer(rf"(?<![\w`.-])(?:{pattern})(?![\w`(=-])", text, re.IGNORECASE)
+    ]
+
+
+def texts_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield each comment and each text of a module with its line; a formatted text by its parts."""
+    with tokenize.open(path) as file:
+        for token in tokenize.generate_tokens(file.readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, node.value
+
+
+def names_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield each name that a module gives: to functions, classes, arguments, attributes and variables."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id if isinstance(node, ast.Name) else node.attr
+
+
+def modules() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "django_delayq/*.py"], cwd=ROOT, capture_output=True, text=True, check=False)
+    paths = [ROOT / name for name in listed.stdout.split()] or sorted(PACKAGE.rglob("*.py"))
+    return [path for path in paths if path.exists()]
+
+
+def test_messages_docstrings_and_comments_use_no_refused_word() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {word}"
+        for path in modules()
+        for line, text in texts_of(path)
+        for word in refused(text)
+    ]
+    assert found == []
+
+
+def test_names_use_no_refused_word() -> None:
+    parts = re.compile(rf"(?:^|_)(?:{NAMES})(?:_|$)", re.IGNORECASE)
+    camel = re.compile(r"(?<=[a-z])(?=[A-Z])")
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {name}"
+        for path in modules()
+        for line, name in names_of(path)
+        if parts.search(camel.sub("_", name))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_use_no_refused_word(path: Path) -> None:
+    lines = path.read_text("utf-8").splitlines()
+    assert [f"{number} {word}" for number, line in enumerate(lines, 1) for word in refused(line)] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_cells_of_tables_have_at_most_25_words(path: Path) -> None:
+    rows = [line.strip("| ") for line in path.read_text("utf-8").splitlines() if line.startswith("|")]
+    assert [cell for row in rows for cell in re.split(r"(?<!\\)\|", row) if len(cell.split()) > 25] == []
+
+
+@pytest.mark.parametrize(("text", "words"), [("whoever has it", 1), ("the context manager", 0), ("a lag of 3 s", 1)])
+def test_the_check_finds_a_refused_word(text: str, words: int) -> None:
+    assert len(refused(text)) == words
