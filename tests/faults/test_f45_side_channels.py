@@ -51,7 +51,7 @@ def points(path, host):
     schedule("unserved", queue="unserved")  # an alert
 
 
-@pytest.mark.parametrize("how", ["raises", pytest.param("blocks"), pytest.param("gone", marks=pytest.mark.smoke)])
+@pytest.mark.parametrize("how", ["raises", "blocks", "gone"])
 def test_f45_no_side_channel_decides_an_outcome(how, server, settings, tmp_path, note_row):
     path, log, port = tmp_path / "executions", tmp_path / "log", free_ports(1)[0]
     output, redirect = STREAMS[how]

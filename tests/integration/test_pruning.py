@@ -360,6 +360,7 @@ KEPT = st.sampled_from(
 DAYS = st.dictionaries(st.sampled_from(("succeeded", "failed", "skipped", "lost")), st.sampled_from((1, 20, 60, None)))
 
 
+@pytest.mark.everything
 @settings(max_examples=60)
 @given(rows=HISTORIES, kept=KEPT, days=DAYS, decided=st.integers(1, 101))
 def test_after_any_pruning_nothing_of_the_past_is_recorded_twice(rows, kept, days, decided):

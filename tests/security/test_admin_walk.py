@@ -155,6 +155,7 @@ SPAN = {"start_0": "2024-12-01", "start_1": "00:00:00", "end_0": "2099-01-01", "
 DISGUISED = f"?action=run_now&_selected_action={{pk}}&apply=1&reason=x&{urlencode(SPAN)}"
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize("query", ["", DISGUISED])
 def test_a_get_changes_nothing(boss, broker, row, run, jobs, query):
     before = everything(broker)
@@ -166,6 +167,7 @@ def test_a_get_changes_nothing(boss, broker, row, run, jobs, query):
         assert everything(broker) == before, name
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize("method", ["options", "put", "patch", "delete"])
 def test_no_other_method_than_post_changes_anything(boss, broker, row, run, jobs, method):
     before = everything(broker)
@@ -198,6 +200,7 @@ STRANGERS = {
 }
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize("permissions", STRANGERS.values(), ids=STRANGERS)
 def test_without_the_permission_nothing_is_written(broker, row, run, jobs, permissions):
     client = client_for(*permissions)
@@ -283,6 +286,7 @@ def test_each_order_to_a_job_works_with_exactly_its_permission(broker, row, orde
     assert everything(broker) != before
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize("text", PAYLOADS.values(), ids=PAYLOADS)
 def test_hostile_texts_are_escaped_on_every_page_and_in_every_message(boss, broker, text):
     name, short = text[:195], text[:190]

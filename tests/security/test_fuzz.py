@@ -205,6 +205,7 @@ def healed(prefix):
 WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
+@pytest.mark.everything
 @example(damage=[("gen", "value", b"JOB", b"9007199254740991", 1000000.0)])
 @example(damage=[("layout", "value", b"", b"[" * 50_000, 0)])
 @example(damage=[("swept", "value", b"", b"[" * 50_000, 0)])

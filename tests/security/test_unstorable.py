@@ -67,6 +67,7 @@ def test_what_every_database_stores(text, wanted):
     assert is_storable(text) is wanted
 
 
+@pytest.mark.everything
 def test_in_the_address_of_any_page_it_is_refused_in_words(boss, broker, row, run, jobs):
     before = everything(broker)
     for name, address in addresses(row, run, *jobs):
@@ -95,6 +96,7 @@ def unseen(response):
     return response
 
 
+@pytest.mark.everything
 def test_in_any_field_that_is_posted_it_is_refused_and_writes_nothing(boss, broker, row, run, jobs, monkeypatch):
     """Each alone, so that no other field's refusal hides it. A large form is rendered once, with all of them."""
     for name, address in addresses(row, run, *jobs):
@@ -116,6 +118,7 @@ def test_in_any_field_that_is_posted_it_is_refused_and_writes_nothing(boss, brok
     assert [text for text in written if not is_storable(text)] == []
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize("text", ["\0", "1\0", "default.\0", f"default.{'A' * 21}\0"])
 def test_in_the_path_of_any_page_it_is_none_that_is_there(boss, broker, row, text):
     before = everything(broker)
@@ -177,6 +180,7 @@ def beyond():
                 yield model_admin, field.name + lookup, value
 
 
+@pytest.mark.everything
 def test_a_list_refuses_what_no_column_can_be_compared_with(boss, row, run):
     user, outcomes = User.objects.get(), Counter()
     for model_admin, lookup, value in beyond():

@@ -25,6 +25,7 @@ def test_a_history_comes_to_a_good_end(stage, history):
     world.finish()
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_is_found(transactional_db, monkeypatch, mutant):
     mutant.apply(monkeypatch)

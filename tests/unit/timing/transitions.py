@@ -150,8 +150,11 @@ def sampled(share: int, *, every_zone: bool) -> Iterator[tuple[Change, list[str]
         sets.add(key)
 
 
-#: Every zone takes too long for each change of the code; one zone of each set meets each kind of change.
+#: Every zone takes minutes; one zone of each set meets each kind of change.
 in_both_forms = pytest.mark.parametrize(
     "every_zone",
-    [pytest.param(False, id="one zone of each set"), pytest.param(True, id="every zone", marks=pytest.mark.everything)],
+    [
+        pytest.param(False, id="one zone of each set", marks=pytest.mark.everything),
+        pytest.param(True, id="every zone", marks=pytest.mark.long),
+    ],
 )
