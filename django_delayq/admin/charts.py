@@ -82,21 +82,18 @@ def lines(
 def spark(numbers: Sequence[int], tone: str, title: str) -> SafeString:
     """Return a small column for each number, relative to the highest; `title` describes them."""
     top = max([1, *numbers])
-    shapes = [
-        (tone, at * SPARK_STEP, SPARK_HEIGHT - height, SPARK_STEP - 1, height)
-        for at, number in enumerate(numbers)
-        if (height := math.ceil(SPARK_HEIGHT * number / top))
-    ]
-    width = SPARK_STEP * len(numbers)
-    return format_html(
-        '<svg class="delayq-spark" viewBox="0 0 {} {}" width="{}" height="{}" role="img"><title>{}</title>{}</svg>',
-        width,
-        SPARK_HEIGHT,
-        width,
-        SPARK_HEIGHT,
-        title,
-        format_html_join("", '<rect class="delayq-fill-{}" x="{}" y="{}" width="{}" height="{}"/>', shapes),
-    )
+    columns = [(tone, math.ceil(SPARK_HEIGHT * number / top)) for number in numbers]
+    return draw_columns("delayq-spark", columns, SPARK_STEP, SPARK_HEIGHT, title, number=len(numbers))
+
+
+def draw_columns(
+    css_class: str, columns: Sequence[tuple[str, int]], step: int, height: int, title: str, *, number: int
+) -> SafeString:
+    """Return columns (tone, height) with room for `number` of them, and a title for screen readers."""
+    shapes = ((tone, at * step, height - high, step - 1, high) for at, (tone, high) in enumerate(columns) if high)
+    picture = '<svg class="{}" viewBox="0 0 {} {}" width="{}" height="{}" role="img"><title>{}</title>{}</svg>'
+    rects = format_html_join("", '<rect class="delayq-fill-{}" x="{}" y="{}" width="{}" height="{}"/>', shapes)
+    return format_html(picture, css_class, width := step * number, height, width, height, title, rects)
 
 
 def _joined(shapes: Sequence[SafeString]) -> SafeString:

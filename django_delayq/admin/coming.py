@@ -16,8 +16,9 @@ from .. import ledger
 from ..monitoring import coming
 from ..monitoring.coming import HOUR
 from ..recurrence.point import utcnow
-from . import display, facts
+from . import display
 from .base import BaseAdmin
+from .glance import format_held
 
 SPANS = {"24h": (gettext_lazy("24 hours"), 24), "7d": (gettext_lazy("7 days"), 168)}
 #: Number of shades of cells that are not empty.
@@ -66,7 +67,7 @@ class ComingPage(BaseAdmin):
 
     def _held_back(self, request: HttpRequest) -> list[SafeString]:
         """Format the current pauses and limits, which may still apply then."""
-        return [facts.held_back(self, request, row) for row in ledger.held_back()]
+        return [format_held(self, request, row) for row in ledger.held_back()]
 
 
 def _hour_of(instant: datetime) -> datetime:

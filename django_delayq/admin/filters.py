@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import conf, ledger
 from ..calls.validators import read_key
 from ..models import Origin, Run, Schedule, Status
-from ..monitoring.status.snapshot import MOST_UNKNOWN
+from ..monitoring.database_side import MOST_UNKNOWN
 
 #: Maximum queues, tasks or tags offered.
 MOST_OFFERED = 50

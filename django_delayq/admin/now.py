@@ -1,8 +1,7 @@
 """Running work, stuck runs first, and waiting work: since when, the time left, and a button to stop it."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -16,13 +15,14 @@ from ..calls.call import backend_of
 from ..calls.registry import get_task
 from ..exceptions import BrokerError, UnknownTask
 from ..index.web import ask
-from ..models import Cancellation, Run, Schedule, Status
-from ..monitoring.status.redis_side import read_redis
-from ..monitoring.status.snapshot import RedisView
+from ..models import Cancellation, Control, Run, Schedule, Status
+from ..monitoring.database_side import OFTEN
+from ..monitoring.redis_side import WAITING_SECONDS, RedisView, read_redis
 from ..recurrence.point import utcnow
 from ..text import plain
-from . import display, facts
+from . import display
 from .base import BaseAdmin
+from .glance import format_held
 
 #: Maximum runs shown, the oldest first.
 MOST_SHOWN = 100
@@ -43,7 +43,7 @@ class NowPage(BaseAdmin):
         return self.page(
             request, "overview/now.html", _("Now"), runs=runs, most=MOST_SHOWN,
             at=display.instant(now), places=self.places(request, "now"),
-            waits=[] if redis is None else facts.waiting(self, request, redis, ledger.held_back()),
+            waits=[] if redis is None else _list_waiting(self, request, redis, ledger.held_back()),
             stuck=sum(bool(row["stuck"]) for row in runs), count=len(runs),
         )  # fmt: skip
 
@@ -80,7 +80,7 @@ def _limit_of(job: Run) -> timedelta | None:
 def _ask_redis() -> RedisView | None:
     """Return the state of Redis; None if it does not answer (other pages report it) or the project does not mirror."""
     try:
-        return ask(partial(read_redis, server=False)) if conf.get_config().mirror else None
+        return ask(read_redis) if conf.get_config().mirror else None
     except BrokerError:
         return None
 
@@ -98,7 +98,7 @@ def _stuck(run: Run, left: timedelta | None, live: Collection[str] | None) -> It
     """Yield the reasons why a run seems stuck; `live`: names of the live workers, None if unknown."""
     if left is not None and left <= timedelta(0):
         yield _("over its time limit")
-    if run.reclaims >= facts.OFTEN:
+    if run.reclaims >= OFTEN:
         text = ngettext("lost its worker %(count)d time", "lost its worker %(count)d times", run.reclaims)
         yield text % {"count": run.reclaims}
     if live is not None and run.worker not in live:
@@ -111,3 +111,28 @@ def _deaf(asked: Cancellation | None, now: datetime) -> list[str]:
 
 def _asked(runs: list[int]) -> dict[int, Cancellation]:
     return {row.run: row for row in Cancellation.objects.filter(run__in=runs)}
+
+
+def _why_waiting(
+    page: BaseAdmin, request: HttpRequest, row: Control | None, *, served: bool
+) -> tuple[str, display.Html]:
+    if row is not None and (served or row.is_paused()):
+        return "warn" if row.is_paused() else "quiet", format_held(page, request, row)
+    if served:
+        return "quiet", _("Its workers are busy.")
+    return "bad", _("No live worker serves it. Start one: manage.py delayq_worker")
+
+
+def _list_waiting(
+    page: BaseAdmin, request: HttpRequest, redis: RedisView, held: Sequence[Control]
+) -> list[dict[str, Any]]:
+    """Return a row for each queue whose due work waits for a worker: how much, how long, and why."""
+    rows = []
+    controls = {row.name: row for row in held if row.kind == Control.Kind.QUEUE}
+    for each in redis.queues:
+        if not each.due or each.oldest_due < WAITING_SECONDS:
+            continue
+        tone, why = _why_waiting(page, request, controls.get(each.queue), served=each.served)
+        rows.append({"queue": each.queue, "due": each.due - each.jobs_due, "jobs": each.jobs_due, "tone": tone,
+                     "why": why, "oldest": display.milliseconds(timedelta(seconds=each.oldest_due))})  # fmt: skip
+    return rows

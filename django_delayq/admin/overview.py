@@ -1,7 +1,9 @@
-"""At a glance: problems, recent outcomes, queues, workers and servers. Only queries and shows."""
+"""At a glance: a snapshot of problems, recent outcomes, queues, workers and servers; and the list of alerts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from django.contrib import admin, messages
@@ -17,15 +19,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from .. import conf, ledger
-from ..index.counters import LAG, Tally, by_queue, outcomes, percentile
-from ..models import Control, Overview
-from ..monitoring import minutes, status
-from ..monitoring.status.snapshot import MOST_READ, RedisView, Snapshot
+from ..index.counters import LAG, Tally, outcomes, percentile
+from ..models import Alert, Control, Overview
+from ..monitoring.minutes import read_rows, sum_steps
+from ..monitoring.problems import Problem, format_count, format_span, list_remarks, simplify
+from ..monitoring.redis_side import QueueView, RedisView
+from ..monitoring.snapshot import Snapshot, take_snapshot
 from ..recurrence.point import utcnow
 from ..text import plain
-from . import charts, display, facts, glance
+from . import charts, display, glance
 from .asking import AskPage
-from .base import ReadOnlyAdmin, may_view
+from .base import ReadOnlyAdmin, column, may_view
 from .coming import ComingPage
 from .now import NowPage
 
@@ -55,6 +59,14 @@ NAMES = {
     "retried": gettext_lazy("retried"),
     "skipped": gettext_lazy("skipped"),
     "failed": gettext_lazy("failed"),
+}
+#: The page of each remark: model, view and query.
+LINKS = {
+    "restarted": ("overview", "now", ""),
+    "failing": ("schedule", "changelist", "?state=failing"),
+    "parked": ("schedule", "changelist", "?state=parked"),
+    "paused": ("schedule", "changelist", "?state=paused"),
+    "failed_jobs": ("run", "failures", ""),
 }
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
@@ -89,7 +101,7 @@ class OverviewAdmin(ReadOnlyAdmin, ComingPage, NowPage, AskPage):
         index = reverse("admin:index", current_app=self.admin_site.name)
         if request.path == index and self.has_view_permission(request) and not hasattr(request, "delayq_told"):
             request.delayq_told = True  # type: ignore[attr-defined]
-            found = len(_problems(_look(server=False), details=False)) if conf.get_config().mirror else 0
+            found = len(glance.read_health(details=False).problems)
             if found:
                 text = ngettext("Schedules: %(count)d problem.", "Schedules: %(count)d problems.", found)
                 link = format_html('<a href="{}">{}</a>', self.address("changelist"), _("At a glance"))
@@ -102,89 +114,102 @@ class OverviewAdmin(ReadOnlyAdmin, ComingPage, NowPage, AskPage):
             raise PermissionDenied
         span = SPANS.get(request.GET.get("span", ""), SPANS["1h"])
         details = self.may_see_details(request)
-        snapshot = _look(server=details)
-        redis = None if snapshot is None else snapshot.redis
-        held = ledger.held_back() if snapshot is None or snapshot.held_back is None else snapshot.held_back
-        failed = ledger.count_failed_jobs(MOST_READ)
-        unknown = snapshot is not None and redis is None
-        told = list(facts.told(self, request, held, sum(failed.values())))
+        snapshot, mirrors = take_snapshot(), conf.get_config().mirror
+        unknown = mirrors and snapshot.redis is None
+        remarks = [each for each in snapshot.problems if not each.is_wrong and each.code != "idle"]
         return self.page(
             request, "overview/overview.html", _("At a glance"),
             spans=[(f"?span={name}", each.label, each is span) for name, each in SPANS.items()],
-            problems=_problems(snapshot, details=details), facts=told, headline=_headline(snapshot, told),
-            charts=list(_charts(span, complete=not unknown)), unknown=unknown,
-            queues=_queues(redis, failed, self._named_queue(request, held, redis)), workers=_workers(redis),
-            servers=_servers(snapshot, details), at=display.instant(utcnow()), mirrors=conf.get_config().mirror,
+            problems=simplify(snapshot.problems, snapshot.redis, details=details),
+            facts=[(each.tone, self._link(request, each, snapshot)) for each in remarks],
+            headline=_headline(snapshot), charts=list(_charts(span, snapshot, complete=not unknown)), unknown=unknown,
+            queues=_queues(snapshot, partial(self._name_queue, request, snapshot)), workers=_workers(snapshot.redis),
+            servers=_servers(snapshot, details=details), at=display.instant(utcnow()), mirrors=mirrors,
             places=self.places(request, "changelist"),
         )  # fmt: skip
 
-    def _named_queue(
-        self, request: HttpRequest, held: Sequence[Control], redis: RedisView | None
-    ) -> Callable[[str], SafeString]:
-        """Return a function that formats a queue: its name, its state, and a link to pause or limit it."""
-        rows = {row.name: row for row in held if row.kind == Control.Kind.QUEUE}
+    def _link(self, request: HttpRequest, problem: Problem, snapshot: Snapshot) -> SafeString:
+        for row in snapshot.held_back or ():
+            if problem.code == "held_back" and problem.subject == str(row.pk):
+                return glance.format_held(self, request, row)
+        model, view, query = LINKS[problem.code]
+        return format_html('<a href="{}{}">{}</a>', self.address(view, model=model), query, problem.message)
 
-        def shown(queue: str) -> SafeString:
-            row = rows.get(queue)
-            told = "" if row is None else display.badge("warn", _("paused") if row.is_paused() else row.standing)
-            if redis is not None and not redis.serves(queue):
-                told = format_html("{} {}", told, display.badge("quiet", _("no worker")))
-            if not request.user.has_perm("django_delayq.add_control"):
-                return format_html("{} {}", queue, told)
-            address = f"{self.address('add', model='control')}?{urlencode({'name': queue, 'paused': 'on'})}"
-            change = _("Change") if row is not None else _("Pause or limit")
-            return format_html('{} {} <a class="delayq-note" href="{}">{}</a>', queue, told, address, change)
-
-        return shown
-
-
-def _look(*, server: bool) -> Snapshot | None:
-    return status.look_quickly(server=server) if conf.get_config().mirror else None
+    def _name_queue(self, request: HttpRequest, snapshot: Snapshot, queue: QueueView) -> SafeString:
+        """Format a queue: its name, its state, and a link to pause or limit it."""
+        rows = (row for row in snapshot.held_back or () if (row.kind, row.name) == (Control.Kind.QUEUE, queue.queue))
+        row = next(rows, None)
+        state = "" if row is None else display.badge("warn", _("paused") if row.is_paused() else row.standing)
+        if not queue.served:
+            state = format_html("{} {}", state, display.badge("quiet", _("no worker")))
+        if not request.user.has_perm("django_delayq.add_control"):
+            return format_html("{} {}", queue.queue, state)
+        address = f"{self.address('add', model='control')}?{urlencode({'name': queue.queue, 'paused': 'on'})}"
+        change = _("Change") if row is not None else _("Pause or limit")
+        return format_html('{} {} <a class="delayq-note" href="{}">{}</a>', queue.queue, state, address, change)
 
 
-def _problems(snapshot: Snapshot | None, *, details: bool) -> list[status.Problem]:
-    return [] if snapshot is None else glance.problems_of(snapshot, details=details)
+@admin.register(Alert)
+class AlertAdmin(ReadOnlyAdmin):
+    """Sent and pending alerts. Workers keep the rows up to date."""
+
+    list_display = ("kind", "name", "shown_state", "text", "queue", "shown_since", "shown_recovered")
+    list_filter = ("kind",)
+    search_fields = ("name", "text")
+    shown_since = column(gettext_lazy("since"), lambda row: display.instant(row.since))
+    shown_recovered = column(gettext_lazy("recovered"), lambda row: display.instant(row.recovered_at))
+
+    @admin.display(description=gettext_lazy("state"))
+    def shown_state(self, row: Alert) -> SafeString:
+        if row.recovered_at is not None:
+            return display.badge("good", _("recovered"))
+        return display.badge("bad", _("told")) if row.told_at is not None else display.badge("quiet", _("not told yet"))
+
+    def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
+        """Leave alerts out of the admin's index if none are configured."""
+        return super().get_model_perms(request) if conf.get_config().alerts else {}
 
 
-def _headline(snapshot: Snapshot | None, told: Sequence[tuple[str, SafeString]]) -> tuple[str, str]:
-    """Return (tone, words) for a page without problems, consistent with the facts `told`; the words may be empty."""
-    tones = {tone for tone, _words in told}
-    if snapshot is not None and snapshot.redis is not None and not any(each.live for each in snapshot.redis.workers):
-        return "warn", _("No worker runs.")
-    if not told:
+def _headline(snapshot: Snapshot) -> tuple[str, str]:
+    """Return (tone, words) for a page without problems, consistent with its remarks; the words may be empty."""
+    for each in snapshot.problems:
+        if each.code == "idle":
+            return each.tone, each.message
+    if not snapshot.problems:
         return "good", _("all is well")
-    return ("", "") if tones & {"bad", "warn"} else ("quiet", _("the workers keep up"))
+    return ("", "") if list_remarks(snapshot.problems) else ("quiet", _("the workers keep up"))
 
 
-def _charts(span: Span, *, complete: bool) -> Iterator[dict[str, Any]]:
+def _charts(span: Span, snapshot: Snapshot, *, complete: bool) -> Iterator[dict[str, Any]]:
     """Yield each chart's data and table, newest first. Unless `complete`, Redis has later counts: zero is unknown."""
     step = timedelta(minutes=span.minutes)
     start = timezone.localtime(utcnow()).replace(hour=0, minute=0, second=0, microsecond=0)
     since = start + ((utcnow() - start) // step + 1 - span.number) * step
-    series = minutes.read_series(since, step, span.number)
+    rows = (snapshot.rows or ()) if span is SPANS["1h"] else read_rows(since)
+    series = sum_steps(rows, since, step, span.number)
     times = [f"{timezone.localtime(since + number * step):{span.written}}" for number in range(span.number)]
     for kind, label in KINDS.items():
         tallies = [each.get(kind, {}) for each in series]
         if not any(tallies) and kind == "jobs":
             continue
-        columns = [_by_tone(tally) for tally in tallies]
-        waits = {name: [percentile(tally, LAG, share) for tally in tallies] for name, share in SHARES.items()}
-        rows = [
+        columns = [_by_tone(tally) if tally else {} for tally in tallies]
+        waits = {
+            name: [percentile(tally, LAG, share) if tally else None for tally in tallies]
+            for name, share in SHARES.items()
+        }
+        table = [
             [time, *(column.get(name, 0) for name in TONES), *(_seconds(waits[name][at]) for name in SHARES)]
             for at, (time, column) in enumerate(zip(times, columns, strict=True))
             if column
         ]
+        sums = {name: sum(column.get(name, 0) for column in columns) for name in TONES}
         yield {
             "label": label,
-            "bars": charts.bars(columns, TONES, NAMES, times, lambda number: f"{number:,.0f}"),
-            "lines": charts.lines(waits, times, _seconds),
-            "sums": [(NAMES[name], TONES[name], _sum(columns, name) or (0 if complete else "?")) for name in TONES],
-            "rows": rows[::-1],
+            "bars": charts.bars(columns, TONES, NAMES, times, lambda number: f"{number:,.0f}") if table else "",
+            "lines": charts.lines(waits, times, _seconds) if table else "",
+            "sums": [(NAMES[name], TONES[name], sums[name] or (0 if complete else "?")) for name in TONES],
+            "rows": table[::-1],
         }  # fmt: skip
-
-
-def _sum(columns: Sequence[dict[str, int]], name: str) -> int:
-    return sum(column.get(name, 0) for column in columns)
 
 
 def _by_tone(tally: Tally) -> dict[str, int]:
@@ -201,32 +226,30 @@ def _seconds(value: float | None) -> str:
     if value is None:
         return "–"
     if value >= 10:
-        return status.format_span(value)
+        return format_span(value)
     number, unit = (value * 1000, "ms") if value < 1 else (value, "s")
     return f"{number:.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
 
 
 def _queues(
-    redis: RedisView | None, failed: dict[str, int], shown: Callable[[str], SafeString]
-) -> list[tuple[Any, list[tuple[str, Any]]]]:
+    snapshot: Snapshot, name_queue: Callable[[QueueView], SafeString]
+) -> list[tuple[SafeString, list[tuple[str, Any]]]]:
     """Return a row for each queue. "jobs" and "jobs due" are jobs and backfilled points, of all and of due members."""
-    if redis is None:
-        return []
-    done = by_queue(minutes.read_counts(utcnow() - timedelta(minutes=RATE_MINUTES)))
-    rows = []
-    for each in redis.queues:
-        ended = sum(
-            number for kind in KINDS for name, number in outcomes(done.get((each.queue, kind), {})).items()
-            if not name.startswith("skipped")
-        )  # fmt: skip
-        rows.append((shown(each.queue), [
+    since, failed = utcnow() - timedelta(minutes=RATE_MINUTES), snapshot.failed_jobs or {}
+    ended = Counter[str]()
+    for at, (_kind, queue, _task), tally in snapshot.rows or ():
+        if at >= since:
+            ended[queue] += sum(n for name, n in outcomes(tally).items() if not name.startswith("skipped"))
+    return [
+        (name_queue(each), [
             (_("waiting"), each.members - each.due - each.leased), (_("due"), each.due), (_("running"), each.leased),
             (_("jobs"), each.jobs), (_("jobs due"), each.jobs_due),
-            (_("failed jobs"), facts.limited(failed[each.queue])),
+            (_("failed jobs"), format_count(failed.get(each.queue, 0))),
             (_("oldest"), display.milliseconds(timedelta(seconds=each.oldest_due)) if each.oldest_due else "–"),
-            (_("a minute"), f"{ended / RATE_MINUTES:,.1f}"),
-        ]))  # fmt: skip
-    return rows
+            (_("a minute"), f"{ended[each.queue] / RATE_MINUTES:,.1f}"),
+        ])
+        for each in (snapshot.redis.queues if snapshot.redis is not None else ())
+    ]  # fmt: skip
 
 
 def _workers(redis: RedisView | None) -> list[list[tuple[str, Any]]]:
@@ -244,23 +267,16 @@ def _workers(redis: RedisView | None) -> list[list[tuple[str, Any]]]:
     return rows
 
 
-def _servers(snapshot: Snapshot | None, details: bool) -> list[tuple[str, str]]:
-    if snapshot is None:
-        return []
-    lines = []
+def _servers(snapshot: Snapshot, *, details: bool) -> list[tuple[str, str]]:
+    lines, redis, using = list[tuple[str, str]](), snapshot.redis, ledger.database()
     drift = None if snapshot.comparison is None else snapshot.comparison.drift
     if drift is not None:
         swept = _("compared in full {}").format(display.relative(drift.swept_at, utcnow())) if drift.swept_at else ""
         lines.append((_("Mirror"), ", ".join(filter(None, [_("drift %(count)d") % {"count": drift.total}, swept]))))
-    for server in (snapshot.redis and snapshot.redis.servers) or ():
+    if not details:
+        return lines
+    for server in redis.servers if redis is not None else ():
         used = "" if server.used_bytes is None else f"{server.used_bytes / 2**20:,.0f} MiB"
-        lines.append(
-            (
-                f"{server.name} {server.version}".strip().capitalize(),
-                ", ".join(filter(None, [used, server.memory_policy])),
-            )
-        )
-    if details:
-        using = ledger.database()
-        lines.append((_("Database"), f"{connections[using].display_name}, {using}"))
-    return lines
+        name = f"{server.name} {server.version}".strip().capitalize()
+        lines.append((name, ", ".join(filter(None, [used, server.memory_policy]))))
+    return [*lines, (_("Database"), f"{connections[using].display_name}, {using}")]

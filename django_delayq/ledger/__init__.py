@@ -39,7 +39,7 @@ from .recording import (
     undo_start,
     write_states,
 )
-from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, read_rollup_rows, read_rollups
+from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, read_rollups
 from .rows import Outcome, Won, version_of
 
 __all__ = [
@@ -96,7 +96,6 @@ __all__ = [
     "prune_outputs",
     "read_cancellations",
     "read_held_back",
-    "read_rollup_rows",
     "read_rollups",
     "reader",
     "record",

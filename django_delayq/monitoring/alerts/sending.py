@@ -33,7 +33,7 @@ from ...models import Alert
 from ...recurrence.point import utcnow
 from ...text import iso
 from ..outgoing import DeliveryFailed, post
-from ..status import Snapshot
+from ..snapshot import Snapshot
 from .states import find_jobs
 
 logger = logging.getLogger("django_delayq.worker")

@@ -12,7 +12,7 @@ workers have not sent a heartbeat yet. Then conditions judged by Redis stay unch
 shards is not built, the others while any shard is not built.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -28,9 +28,9 @@ from ...conf.alerts import AlertSettings
 from ...models import Alert
 from ...recurrence.point import utcnow
 from ...signals import alert_changed
-from ..status import Snapshot, judge, look_quickly
-from . import matters
-from .matters import Matter
+from ..problems import Problem
+from ..snapshot import Snapshot, take_snapshot
+from .conditions import FINDERS, find_conditions
 
 #: Days that rows of recovered alerts are kept.
 DAYS_KEPT = 90
@@ -40,7 +40,7 @@ HELD = 0.8
 ATTEMPTS, BACKOFF_SECONDS, TIMEOUT_SECONDS = 20, 10, 120
 
 #: Kinds that do not depend on Redis.
-BY_THE_DATABASE = frozenset((*matters.FINDERS, "failed_jobs"))
+BY_THE_DATABASE = frozenset((*FINDERS, "failed_jobs"))
 #: Kinds that describe Redis itself.
 OF_REDIS = frozenset(("redis_unreachable", "not_built", "redis_unfit"))
 
@@ -48,58 +48,51 @@ Key = tuple[str, str]
 
 
 def look_now() -> Snapshot:
-    """Take a snapshot and update all alerts; see `follow`. Concurrent calls are safe.
+    """Take a snapshot and update all alerts; see Note [Once each way]. Concurrent calls are safe.
+
+    After a DatabaseError, the next check makes the missing changes.
 
     Raises:
         DatabaseError: The database does not answer.
         ImproperlyConfigured: No TASKS alias can deliver messages; see `find_jobs`.
     """
-    snapshot = look_quickly(server=True)
+    snapshot = take_snapshot()
+    rows = {(row.kind, row.subject): row for row in Alert.objects.using(ledger.database()).open()}
     known: dict[str, list[int]] = {}
-    rows = standing()
     for kind, subject in rows:
-        if kind in matters.FINDERS and subject:
+        if kind in FINDERS and subject:
             known.setdefault(kind, []).append(int(subject))
-    found = [*matters.of_problems(judge(snapshot)), *matters.of_failed_jobs(), *matters.of_schedules(known)]
-    is_known = _what_is_known(snapshot)
+    found: dict[Key, Problem] = {}
+    for problem in find_conditions(snapshot, known):
+        if _is_known(snapshot, problem.code, problem.queue):
+            found.setdefault((problem.code, problem.subject or problem.queue), problem)
     now = utcnow()
-    seen = {(each.kind, each.subject): each for each in reversed(found) if is_known(each.kind, each.queue)}
-    follow(rows, seen, is_known, now)
-    forget(now - timedelta(days=DAYS_KEPT))
+    _follow(rows, found, snapshot, now)
+    Alert.objects.using(ledger.database()).filter(recovered_at__lt=now - timedelta(days=DAYS_KEPT)).delete()
     return snapshot
 
 
-def _what_is_known(snapshot: Snapshot) -> Callable[[str, str], bool]:
-    """Return a test for kind and queue. See Note [Unknown states stay unchanged]."""
+def _is_known(snapshot: Snapshot, kind: str, queue: str) -> bool:
+    """Return whether the snapshot has evidence of a kind. See Note [Unknown states stay unchanged]."""
     redis, compared = snapshot.redis, snapshot.comparison
-    answers = redis is not None and compared is not None and not compared.foreign
-    unbuilt = {shard.queue for shard in redis.shards if shard.epoch != "built"} if redis is not None else set()
-
-    def is_known(kind: str, queue: str) -> bool:
-        if kind in BY_THE_DATABASE or kind in OF_REDIS:
-            return kind != "not_built" or redis is not None
-        return answers and (queue not in unbuilt if queue else not unbuilt)
-
-    return is_known
+    if "database_unreachable" in snapshot.blind:
+        return False
+    if kind in BY_THE_DATABASE or kind in OF_REDIS:
+        return kind != "not_built" or redis is not None
+    if redis is None or compared is None or compared.foreign:
+        return False
+    return not any(shard.epoch != "built" for shard in redis.shards if not queue or shard.queue == queue)
 
 
-def standing() -> dict[Key, Alert]:
-    """Return the rows of open alerts, by kind and subject."""
-    return {(row.kind, row.subject): row for row in Alert.objects.using(ledger.database()).open()}
-
-
-def follow(
-    rows: Mapping[Key, Alert], seen: Mapping[Key, Matter], is_known: Callable[[str, str], bool], now: datetime
-) -> None:
-    """Update alert rows from current conditions; unknown conditions stay unchanged. See Note [Once each way].
-
-    After a DatabaseError, the next check makes the missing changes.
-    """
-    config = conf.get_config()
-    alerts = config.alerts or AlertSettings()
+def _follow(rows: Mapping[Key, Alert], seen: Mapping[Key, Problem], snapshot: Snapshot, now: datetime) -> None:
+    alerts = conf.get_config().alerts or AlertSettings()
     held = now - timedelta(seconds=alerts.every * HELD)
     objects = Alert.objects.using(ledger.database())
-    fresh = [_begun(seen[key], now) for key in seen.keys() - rows.keys()]
+    fresh = [
+        Alert(kind=kind, subject=subject, name=each.name or each.queue, queue=each.queue, text=each.message, since=now)
+        for (kind, subject), each in seen.items()
+        if (kind, subject) not in rows
+    ]
     if fresh:
         objects.bulk_create(fresh, ignore_conflicts=True)  # another process may have inserted them
     for key, row in rows.items():
@@ -108,8 +101,8 @@ def follow(
             if row.gone_at is not None:
                 own.update(gone_at=None)
             elif row.told_at is None and row.since <= held:
-                _tell(row, Alert.OPENED, {"told_at": now, "text": seen[key].text}, alerts)
-        elif is_known(row.kind, row.queue):
+                _tell(row, Alert.OPENED, {"told_at": now, "text": seen[key].message}, alerts)
+        elif _is_known(snapshot, row.kind, row.queue):
             if row.told_at is None:
                 own.filter(told_at=None).delete()
             elif row.gone_at is None:
@@ -118,18 +111,13 @@ def follow(
                 _tell(row, Alert.RECOVERED, {"recovered_at": now, "is_open": None}, alerts)
 
 
-def _begun(matter: Matter, now: datetime) -> Alert:
-    title, queue = matter.title, matter.queue
-    return Alert(kind=matter.kind, subject=matter.subject, name=title, queue=queue, text=matter.text, since=now)
-
-
 def _tell(row: Alert, what: str, values: dict[str, Any], alerts: AlertSettings) -> None:
     task = find_jobs(alerts)
     with transaction.atomic(using=ledger.database()):
-        _write_change(row, what, values, task, alerts.channels)
+        _write_change(row, what, values, task, alerts)
 
 
-def _write_change(row: Alert, what: str, values: dict[str, Any], task: Any, channels: Iterable[str]) -> None:
+def _write_change(row: Alert, what: str, values: dict[str, Any], task: Any, alerts: AlertSettings) -> None:
     using = ledger.database()
     rows = Alert.objects.using(using).open().filter(pk=row.pk)
     rows = rows.filter(told_at=None) if what == Alert.OPENED else rows.filter(gone_at=row.gone_at)
@@ -138,7 +126,7 @@ def _write_change(row: Alert, what: str, values: dict[str, Any], task: Any, chan
     for name, value in values.items():
         setattr(row, name, value)
     if task is not None:
-        task.enqueue_many(((str(row.pk), what, channel), {}) for channel in channels)
+        task.enqueue_many(((str(row.pk), what, channel), {}) for channel in alerts.channels)
     tell = partial(send, alert_changed, "alert_changed", sender=Alert, alert=row, what=what)
     transaction.on_commit(tell, using=using, robust=True)
 
@@ -168,8 +156,3 @@ def find_jobs(alerts: AlertSettings) -> Any:
         backoff=BACKOFF_SECONDS,
         timeout=TIMEOUT_SECONDS,
     )
-
-
-def forget(before: datetime) -> None:
-    """Delete alerts that recovered before this instant."""
-    Alert.objects.using(ledger.database()).filter(recovered_at__lt=before).delete()
