@@ -26,10 +26,9 @@ from ..monitoring.problems import Problem, format_count, format_span, list_remar
 from ..monitoring.redis_side import QueueView, RedisView
 from ..monitoring.snapshot import Snapshot, take_snapshot
 from ..recurrence.point import utcnow
-from ..text import plain
 from . import charts, display, glance
 from .asking import AskPage
-from .base import ReadOnlyAdmin, column, may_view
+from .base import ReadOnlyAdmin, ScheduleViewerAdmin, column
 from .coming import ComingPage
 from .now import NowPage
 
@@ -72,7 +71,7 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @admin.register(Overview)
-class OverviewAdmin(ReadOnlyAdmin, ComingPage, NowPage, AskPage):
+class OverviewAdmin(ScheduleViewerAdmin, ComingPage, NowPage, AskPage):
     """The overview and its subpages, for users who may view schedules."""
 
     class Media:
@@ -85,12 +84,6 @@ class OverviewAdmin(ReadOnlyAdmin, ComingPage, NowPage, AskPage):
             self.route("ask/", self.ask_view, "ask"),
             self.route("coming/", self.coming_view, "coming"),
         ]
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return may_view(request, "schedule")
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return self.has_view_permission(request)
 
     def may_see_details(self, request: HttpRequest) -> bool:
         """Return whether the user may see the address of Redis and why it does not answer."""
@@ -261,7 +254,7 @@ def _workers(redis: RedisView | None) -> list[list[tuple[str, Any]]]:
         since = "–" if worker.uptime is None else display.instant(utcnow() - timedelta(seconds=worker.uptime))
         mark = "" if worker.live else display.badge("bad", _("silent"))
         rows.append([
-            ("", plain(worker.name)), (_("queues"), ", ".join(map(plain, worker.queues))), (_("threads busy"), busy),
+            ("", worker.name), (_("queues"), ", ".join(worker.queues)), (_("threads busy"), busy),
             (_("memory"), memory), (_("since"), since), (_("last sign of life"), format_html("{} {}", beat, mark)),
         ])  # fmt: skip
     return rows
@@ -271,8 +264,7 @@ def _servers(snapshot: Snapshot, *, details: bool) -> list[tuple[str, str]]:
     lines, redis, using = list[tuple[str, str]](), snapshot.redis, ledger.database()
     drift = None if snapshot.comparison is None else snapshot.comparison.drift
     if drift is not None:
-        swept = _("compared in full {}").format(display.relative(drift.swept_at, utcnow())) if drift.swept_at else ""
-        lines.append((_("Mirror"), ", ".join(filter(None, [_("drift %(count)d") % {"count": drift.total}, swept]))))
+        lines.append((_("Mirror"), _("drift %(count)d") % {"count": drift.total}))
     if not details:
         return lines
     for server in redis.servers if redis is not None else ():

@@ -28,7 +28,6 @@ from ..models import Condition, Origin, Run, Schedule, ScheduleState, Status, To
 from ..recurrence.point import utcnow
 from ..sync import Drift
 from ..sync.layout import ForeignLayout
-from ..sync.pruning import LastPass, read_last
 from .redis_side import RedisView
 
 #: Maximum of a count, because counting more takes longer. A result of one above it means "more than this".
@@ -93,14 +92,13 @@ class Comparison:
     """Redis compared with the database. `layout` is `ours`, `foreign` or `none` (the prefix is not in use yet).
 
     `foreign` is the text of the problem; the counts are None then. `stale_edits` are edits, deletions and moves that
-    Redis should have by now. `pruned` is the last pruning pass, `unnamed` the names that no setting has.
+    Redis should have by now, `unnamed` the names that no setting has.
     """
 
     layout: str
     foreign: str = ""
     drift: Drift | None = None
     stale_edits: int | None = None
-    pruned: LastPass | None = None
     unnamed: tuple[Unnamed, ...] = ()
 
     def excess(self, redis: RedisView) -> int:
@@ -144,6 +142,17 @@ def count_states(most: int) -> StateCounts:
 def count_open_runs() -> dict[str, int]:
     rows = [ledger.with_status(status).order_by("pk") for status in ledger.OPEN_STATUSES]
     return dict(zip(ledger.OPEN_STATUSES, ledger.count_up_to(MOST_COUNTED, *rows), strict=True))
+
+
+def count_failed_jobs() -> Counter[str]:
+    """Count failed, not cancelled jobs by queue, among the MOST_READ newest failures of each status."""
+    rows = [ledger.with_status(status).order_by("-pk") for status in (Status.FAILED, Status.LOST)]
+    failed = Counter[str]()
+    names = ("queue", "origin", "reason")
+    for (queue, origin, reason), count in ledger.count_values(MOST_READ, names, *rows).items():
+        if origin == Origin.JOB and reason != "cancelled":
+            failed[queue] += count
+    return failed
 
 
 def count_refused() -> Named:
@@ -258,7 +267,6 @@ def compare(broker: Broker, *, most: int = sync.MOST_COMPARED, queues: Sequence[
         "none" if layout is None else "ours",
         drift=drift,
         stale_edits=_count_stale_edits(broker, drift),
-        pruned=read_last(broker),
         unnamed=tuple(unnamed),
     )
 

@@ -126,7 +126,11 @@ def read_redis(broker: Broker) -> RedisView:
     shards = broker.shards()
     stats = broker.stats(shards)
     now_ms = stats[0].now_ms
-    workers = [_worker_view(name, beat_ms, text, now_ms) for name, (beat_ms, text) in broker.workers().items()]
+    workers = [
+        _worker_view(name, beat_ms, text, now_ms)
+        for name, (beat_ms, text) in broker.workers().items()
+        if name.isprintable()  # else it is garbage of another program
+    ]
     return RedisView(
         workers=tuple(sorted(workers, key=lambda worker: (round(worker.heartbeat_age, -1), worker.name))),
         shards=tuple(_shard_view(shard, each) for shard, each in zip(shards, stats, strict=True)),
@@ -144,7 +148,7 @@ def _worker_view(name: str, beat_ms: int, text: str, now_ms: int) -> WorkerView:
     queues, started = details.get("queues"), _whole(details.get("started"))
     return WorkerView(
         name=name,
-        queues=tuple(map(str, queues)) if isinstance(queues, list) else (),
+        queues=tuple(filter(str.isprintable, map(str, queues))) if isinstance(queues, list) else (),
         heartbeat_age=max(0.0, (now_ms - beat_ms) / 1000),
         uptime=None if started is None else max(0.0, round(now_ms / 1000 - started, 3)),
         running=_whole(details.get("running")),

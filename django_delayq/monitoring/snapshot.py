@@ -22,6 +22,7 @@ from ..index.web import ask
 from ..ledger.bulk import MissingTables
 from ..models import Control, Schedule
 from ..recurrence.point import utcnow
+from ..sync.pruning import LastPass, read_last
 from . import database_side as database
 from .database_side import Comparison, Named, StateCounts
 from .minutes import Load, Row, read_rows, start_of_load, sum_load
@@ -58,9 +59,10 @@ class Snapshot:
     #: Counts of the last hour, and the load of its last minutes.
     rows: Sequence[Row] | None = None
     load: Load | None = None
-    #: Only with a deadline: schedules whose TASKS backend is unknown or rejects their task, and open runs by status.
+    #: Only with a deadline: schedules whose TASKS backend rejects their task, open runs by status, the last pruning.
     refused: Named | None = None
     open_runs: dict[str, int] | None = None
+    pruned: LastPass | None = None
     #: By code: why a side was not read.
     blind: dict[str, Problem] = field(default_factory=dict)
     #: What is wrong, then what is worth knowing.
@@ -98,7 +100,7 @@ def take_snapshot(*, used: Mapping[str, Sequence[str]] | None = None, briefly: b
     _read_database(snapshot, used["task"], database.MOST_SHOWN)
     _read_minutes(snapshot, briefly=briefly)
     if not briefly:
-        snapshot.failed_jobs = snapshot.attempt(lambda: ledger.count_failed_jobs(database.MOST_READ))
+        snapshot.failed_jobs = snapshot.attempt(database.count_failed_jobs)
     snapshot.problems = judge(snapshot)
     return snapshot
 
@@ -121,7 +123,7 @@ def take_snapshot_within(seconds: float, *, max_lag: float = MAX_LAG_SECONDS) ->
     for side in sides:
         side.join(max(0.0, deadline - time.monotonic()))
     snapshot = replace(snapshot, blind=dict(snapshot.blind))  # a late thread is abandoned, and writes to the other one
-    if snapshot.redis is None:
+    if snapshot.redis is None and "redis_unfit" not in snapshot.blind:
         snapshot.note(explain_failure(BrokerUnavailable(_("Redis did not answer in time")), snapshot.alias))
     if not snapshot.vendor:
         snapshot.note(explain_failure(DatabaseError(_("no answer in time")), snapshot.alias))
@@ -143,6 +145,7 @@ def _read_redis_in_full(snapshot: Snapshot, broker: Broker, deadline: float) -> 
     redis = snapshot.redis = snapshot.attempt(lambda: read_redis(broker))
     if redis is None:
         return
+    snapshot.pruned = snapshot.attempt(lambda: read_last(broker))
     first = snapshot.attempt(lambda: database.compare(broker))
     if first is not None and first.excess(redis) and time.monotonic() + AGAIN_SECONDS < deadline:
         time.sleep(AGAIN_SECONDS)  # workers do not signal the end of their writes
@@ -161,12 +164,12 @@ def _read_database_in_full(snapshot: Snapshot, broker: Broker, deadline: float) 
         _read_database(snapshot, None, database.MOST_COUNTED)
         snapshot.refused = snapshot.attempt(database.count_refused)
         snapshot.open_runs = snapshot.attempt(database.count_open_runs)
-        snapshot.failed_jobs = snapshot.attempt(lambda: ledger.count_failed_jobs(database.MOST_READ))
+        snapshot.failed_jobs = snapshot.attempt(database.count_failed_jobs)
         _read_minutes(snapshot, broker)
 
 
 def _read_database(snapshot: Snapshot, used: Sequence[str] | None, most: int) -> None:
-    snapshot.held_back = snapshot.attempt(ledger.held_back)
+    snapshot.held_back = snapshot.attempt(lambda: list(Control.objects.using(ledger.database()).in_force()))
     snapshot.unknown_tasks = snapshot.attempt(lambda: database.count_unknown(used))
     snapshot.late = snapshot.attempt(database.count_late)
     snapshot.states = snapshot.attempt(lambda: database.count_states(most))

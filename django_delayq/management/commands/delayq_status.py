@@ -203,7 +203,7 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
     than the maximum".
     """
     redis, compared, states, failed = snapshot.redis, snapshot.comparison, snapshot.states, snapshot.failed_jobs
-    drift, pruned = (compared.drift, compared.pruned) if compared is not None else (None, None)
+    drift, pruned = compared.drift if compared is not None else None, snapshot.pruned
     database = {
         "alias": ledger.database(),
         "vendor": snapshot.vendor,
