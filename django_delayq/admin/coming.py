@@ -1,4 +1,4 @@
-"""Coming up: the next hours as a heat map, the peaks, and the next runs. `monitoring.coming` counts."""
+"""Coming up: the next hours as a heat map, and the next runs. `monitoring.coming` counts."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -47,9 +47,10 @@ class ComingPage(BaseAdmin):
         now, week = utcnow(), request.GET.get("span") == "7d"
         chosen = "7d" if week else "24h"
         sample, hours = coming.read(now), SPANS[chosen][1]
-        outlook = coming.Outlook(sample.rows, _hour_of(now), hours, now.replace(second=0, microsecond=0))
-        times = [timezone.localtime(outlook.steps.first + number * HOUR) for number in range(hours)]
-        numbers = {queue: [scaled(each, sample) for each in column] for queue, column in outlook.by_queue().items()}
+        shown = coming.Hours(_hour_of(now), hours, now.replace(second=0, microsecond=0))
+        times = [timezone.localtime(shown.first + number * HOUR) for number in range(hours)]
+        counts = coming.count_by_queue(sample.rows, shown)
+        numbers = {queue: [scaled(each, sample) for each in column] for queue, column in counts.items()}
         return self.page(
             request, "overview/coming.html", _("Coming up"), note=estimate_note(sample),
             places=self.places(request, "coming"), held=self._held_back(request), queues=sorted(numbers),
@@ -58,7 +59,6 @@ class ComingPage(BaseAdmin):
             heads=[f"{hour:02}" for hour in range(24)] if week else [f"{time:%H}" for time in times],
             corner=_("day") if week else _("queue"), zone=timezone.get_current_timezone_name(),
             rows=_cells(by_day(numbers, times) if week else by_queues(numbers, times)),
-            peaks=[_peak(peak, sample, "%a %H:%M" if week else "%H:%M") for peak in outlook.peaks()],
             runs=[
                 (display.instant(due_at), self.address("change", row.pk, model="schedule"), row.name, row.queue)
                 for due_at, row in coming.next_runs(now, MOST_NAMED)
@@ -130,11 +130,6 @@ def by_day(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -> l
         first, known = row[time.hour]
         row[time.hour] = (time if known is None else first, count + (known or 0))
     return list(days.items())
-
-
-def _peak(peak: coming.Peak, sample: coming.Sample, written: str) -> str:
-    at = timezone.localtime(peak.at)
-    return _("%(count)s at %(time)s") % {"count": number(scaled(peak.runs, sample)), "time": f"{at:{written}}"}
 
 
 def _cells(rows: Sequence[Row]) -> list[tuple[str, list[Cell]]]:

@@ -54,7 +54,7 @@ def heat(page: str) -> dict[str, list[str]]:
     return {name: [re.sub("<.*?>", "", cell) for cell in re.findall("<td.*?</td>", row)] for name, row in rows}
 
 
-def test_the_map_has_an_hour_for_each_column_and_names_the_peaks(boss):
+def test_the_map_has_an_hour_for_each_column(boss):
     old("off", enabled=False, cron="* * * * *")
     assert "Nothing falls due in this time." in shown(boss)
     crowd(12), crowd(5, "30 14 * * *", queue="mail"), old("busy", cron="*/10 * * * *")
@@ -63,7 +63,6 @@ def test_the_map_has_an_hour_for_each_column_and_names_the_peaks(boss):
     page = shown(boss)
     rows = heat(page)
     assert rows["default"] == ["4", *["6"] * 11, "18", *["6"] * 11] and rows["mail"] == ["", "", "5"] + [""] * 21
-    assert re.findall(r'class="delayq-peak">(.*?)<', page)[:2] == ["13 at 00:00", "6 at 14:30"]
     assert 'title="18 from Tue 00:00 on"' in page and "delayq-heat-6" in page and "stimated" not in page
     line = r'<tr><th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>'
     table = re.findall(line, page)
@@ -75,7 +74,6 @@ def test_seven_days_are_a_row_each(boss):
     old("weekly", cron="0 9 * * 3"), old("hourly", cron="5 * * * *", queue="mail")
     page = shown(boss, span="7d")
     rows = heat(page)
-    assert "1 at Mon 13:05" in page
     assert next(iter(rows)) == "Mon 2026-05-04" and len(rows) == 8
     assert rows["Mon 2026-05-04"] == [""] * 13 + ["1"] * 11, "what has passed of today is not there"
     assert rows["Wed 2026-05-06"][9] == "2" and rows["Tue 2026-05-05"] == ["1"] * 24
@@ -86,7 +84,7 @@ def test_numbers_are_those_of_the_clock_of_the_project(boss):
     old("nine", cron="0 9 * * *", timezone="Asia/Kolkata")
     with timezone.override("Asia/Kolkata"):
         page = shown(boss)
-    assert "1 at 09:00" in page and "Times of Asia/Kolkata." in page
+    assert "Times of Asia/Kolkata." in page
     assert heat(page)["default"] == [""] * 16 + ["1"] + [""] * 7
 
 
@@ -120,7 +118,7 @@ def test_of_many_schedules_a_sample_is_looked_at_and_the_page_says_so(boss, monk
     crowd(200)
     page = shown(boss)
     assert "Estimated from 40 of about 200 schedules." in page
-    assert heat(page)["default"][12] == "200" and "200 at 00:00" in page
+    assert heat(page)["default"][12] == "200"
     Schedule._base_manager.filter(pk__in=list(Schedule.objects.values_list("pk", flat=True)[::2])).update(enabled=False)
     found = re.search(r"Estimated from (\d+) of about (\d+) schedules.", shown(boss))
     assert found is not None and 10 <= int(found[1]) <= 40 and 50 <= int(found[2]) <= 150
