@@ -8,7 +8,6 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.formats import number_format
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -46,28 +45,24 @@ class ComingPage(BaseAdmin):
             raise PermissionDenied
         now, week = utcnow(), request.GET.get("span") == "7d"
         chosen = "7d" if week else "24h"
-        sample, hours = coming.read(now), SPANS[chosen][1]
+        sample, hours = coming.read(), SPANS[chosen][1]
         shown = coming.Hours(_hour_of(now), hours, now.replace(second=0, microsecond=0))
         times = [timezone.localtime(shown.first + number * HOUR) for number in range(hours)]
         counts = coming.count_by_queue(sample.rows, shown)
-        numbers = {queue: [scaled(each, sample) for each in column] for queue, column in counts.items()}
+        numbers = {queue: [_scale(each, sample) for each in column] for queue, column in counts.items()}
         return self.page(
-            request, "overview/coming.html", _("Coming up"), note=estimate_note(sample),
-            places=self.places(request, "coming"), held=self._held_back(request), queues=sorted(numbers),
-            table=_table(numbers, times),
+            request, "overview/coming.html", _("Coming up"), note=_estimate_note(sample),
+            places=self.places(request, "coming"),
+            held=[format_held(self, request, row) for row in ledger.held_back()],  # they may still apply then
             spans=[(f"?span={name}", label, name == chosen) for name, (label, _hours) in SPANS.items()],
             heads=[f"{hour:02}" for hour in range(24)] if week else [f"{time:%H}" for time in times],
             corner=_("day") if week else _("queue"), zone=timezone.get_current_timezone_name(),
-            rows=_cells(by_day(numbers, times) if week else by_queues(numbers, times)),
+            rows=_cells(by_day(numbers, times) if week else by_queues(numbers, times)) if numbers else [],
             runs=[
                 (display.instant(due_at), self.address("change", row.pk, model="schedule"), row.name, row.queue)
                 for due_at, row in coming.next_runs(now, MOST_NAMED)
             ],
         )  # fmt: skip
-
-    def _held_back(self, request: HttpRequest) -> list[SafeString]:
-        """Format the current pauses and limits, which may still apply then."""
-        return [format_held(self, request, row) for row in ledger.held_back()]
 
 
 def _hour_of(instant: datetime) -> datetime:
@@ -77,20 +72,18 @@ def _hour_of(instant: datetime) -> datetime:
     return local.astimezone(UTC) - past
 
 
-def scaled(count: int, sample: coming.Sample) -> int:
+def _scale(count: int, sample: coming.Sample) -> int:
     """Scale a number of the sample to all schedules; estimates are rounded to two significant digits."""
-    if not sample.is_estimate:
-        return count
-    found = round(count * sample.weight)
-    return round(found, 2 - len(str(found)))
+    found = count * sample.weight
+    return found if sample.weight == 1 else round(found, 2 - len(str(found)))
 
 
-def number(count: int) -> str:
+def _format_number(count: int) -> str:
     """Return 1240 as "1,240"."""
     return number_format(count, use_l10n=True, force_grouping=True)
 
 
-def short(count: int) -> str:
+def _shorten(count: int) -> str:
     """Return 1240 as "1.2k", to fit a small cell."""
     for size, letter in ((1_000_000, "M"), (1_000, "k")):
         if count >= size:
@@ -98,11 +91,11 @@ def short(count: int) -> str:
     return str(count)
 
 
-def estimate_note(sample: coming.Sample) -> str:
+def _estimate_note(sample: coming.Sample) -> str:
     """Return a note if only a sample of the schedules was read, else ''."""
-    if not sample.is_estimate:
+    if sample.weight == 1:
         return ""
-    numbers = {"count": number(len(sample.rows)), "total": number(scaled(len(sample.rows), sample))}
+    numbers = {"count": _format_number(len(sample.rows)), "total": _format_number(_scale(len(sample.rows), sample))}
     return _("Estimated from %(count)s of about %(total)s schedules.") % numbers
 
 
@@ -123,7 +116,7 @@ def by_queues(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -
 
 def by_day(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -> list[Row]:
     """Return a row for each local day, with the sums of all queues. An hour that occurs twice is one cell."""
-    sums = map(sum, zip(*numbers.values(), strict=True)) if numbers else [0] * len(times)
+    sums = map(sum, zip(*numbers.values(), strict=True))
     days: dict[str, list[tuple[datetime, int | None]]] = {}
     for time, count in zip(times, sums, strict=True):
         row = days.setdefault(f"{time:%a %Y-%m-%d}", [(time, None)] * 24)
@@ -141,15 +134,5 @@ def _cell(time: datetime, count: int | None, highest: int) -> Cell:
     if count is None:
         return Cell(0, "", "")
     shade = 0 if count == 0 else 1 + (SHADES - 1) * count // max(1, highest)
-    title = _("%(count)s from %(time)s on") % {"count": number(count), "time": f"{time:%a %H:%M}"}
-    return Cell(shade, short(count) if count else "", title)
-
-
-def _table(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -> list[tuple[str, list[str], str]]:
-    """Return a line for each hour with runs: the time, each queue's number, and the sum."""
-    lines = []
-    for at, time in enumerate(times):
-        each = [numbers[queue][at] for queue in sorted(numbers)]
-        if any(each):
-            lines.append((f"{time:%a %Y-%m-%d %H:%M}", [*map(number, each)], number(sum(each))))
-    return lines
+    title = _("%(count)s from %(time)s on") % {"count": _format_number(count), "time": f"{time:%a %H:%M}"}
+    return Cell(shade, _shorten(count) if count else "", title)

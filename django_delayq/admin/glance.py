@@ -242,23 +242,20 @@ def _lateness(point: datetime, wake: datetime, now: datetime) -> Html:
 
 #: Maximum outcomes shown per schedule.
 MOST_SHOWN = 20
-#: Schedules per query; SQLite joins at most 500 SELECTs.
-AT_ONCE = 200
 DOT, HIGH = 6, 14
 
 
 def recent(schedules: Sequence[int]) -> dict[int, list[str]]:
-    """Return the outcomes of each schedule's newest runs, oldest first."""
+    """Return the outcomes of each schedule's newest runs, oldest first. A page has at most 200 schedules."""
     using, found = ledger.database(), dict[int, list[str]]()
     table = connections[using].ops.quote_name(Run._meta.db_table)
     one = (
         f"SELECT * FROM (SELECT schedule_id, status FROM {table} WHERE schedule_id = %s "  # noqa: S608 - ours
         f"ORDER BY due_at DESC LIMIT {MOST_SHOWN}) AS newest"
     )
-    for at in range(0, len(schedules), AT_ONCE):
-        part = schedules[at : at + AT_ONCE]
+    if schedules:
         with connections[using].cursor() as cursor:
-            cursor.execute(" UNION ALL ".join([one] * len(part)), list(part))
+            cursor.execute(" UNION ALL ".join([one] * len(schedules)), list(schedules))
             for pk, status in cursor.fetchall():
                 found.setdefault(pk, []).insert(0, status)
     return found

@@ -51,13 +51,12 @@ SPANS = {
     "7d": Span(gettext_lazy("7 days"), 240, 42, "%a %H:%M"),
 }
 KINDS = {"points": gettext_lazy("Scheduled runs"), "jobs": gettext_lazy("Jobs")}
-#: Tones of a chart's series, from the bottom; below, their labels.
-TONES = {"succeeded": "good", "retried": "busy", "skipped": "warn", "failed": "bad"}
-NAMES = {
-    "succeeded": gettext_lazy("succeeded"),
-    "retried": gettext_lazy("retried"),
-    "skipped": gettext_lazy("skipped"),
-    "failed": gettext_lazy("failed"),
+#: Series of a chart, from the bottom: tone and label.
+SERIES = {
+    "succeeded": ("good", gettext_lazy("succeeded")),
+    "retried": ("busy", gettext_lazy("retried")),
+    "skipped": ("warn", gettext_lazy("skipped")),
+    "failed": ("bad", gettext_lazy("failed")),
 }
 #: The page of each remark: model, view and query.
 LINKS = {
@@ -67,7 +66,7 @@ LINKS = {
     "paused": ("schedule", "changelist", "?state=paused"),
     "failed_jobs": ("run", "failures", ""),
 }
-SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+SHARES = (0.5, 0.95, 0.99)
 
 
 @admin.register(Overview)
@@ -185,37 +184,31 @@ def _charts(span: Span, snapshot: Snapshot, *, complete: bool) -> Iterator[dict[
         tallies = [each.get(kind, {}) for each in series]
         if not any(tallies) and kind == "jobs":
             continue
-        columns = [_by_tone(tally) if tally else {} for tally in tallies]
-        waits = {
-            name: [percentile(tally, LAG, share) if tally else None for tally in tallies]
-            for name, share in SHARES.items()
-        }
+        columns = [_sum_series(tally) if tally else {} for tally in tallies]
         table = [
-            [time, *(column.get(name, 0) for name in TONES), *(_seconds(waits[name][at]) for name in SHARES)]
-            for at, (time, column) in enumerate(zip(times, columns, strict=True))
+            [time, *column.values(), *(_format_seconds(percentile(tally, LAG, share)) for share in SHARES)]
+            for time, column, tally in zip(times, columns, tallies, strict=True)
             if column
         ]
-        sums = {name: sum(column.get(name, 0) for column in columns) for name in TONES}
+        sums = {name: sum(column.get(name, 0) for column in columns) for name in SERIES}
         yield {
             "label": label,
-            "bars": charts.bars(columns, TONES, NAMES, times, lambda number: f"{number:,.0f}") if table else "",
-            "lines": charts.lines(waits, times, _seconds) if table else "",
-            "sums": [(NAMES[name], TONES[name], sums[name] or (0 if complete else "?")) for name in TONES],
+            "bars": charts.bars(columns, SERIES, times) if table else "",
+            "sums": [(name, tone, sums[key] or (0 if complete else "?")) for key, (tone, name) in SERIES.items()],
             "rows": table[::-1],
-        }  # fmt: skip
+        }
 
 
-def _by_tone(tally: Tally) -> dict[str, int]:
-    found: dict[str, int] = {}
+def _sum_series(tally: Tally) -> dict[str, int]:
+    found = dict.fromkeys(SERIES, 0)
     for name, number in outcomes(tally).items():
-        kept = name.partition(":")[0]
-        kept = kept if kept in TONES else "failed"
-        found[kept] = found.get(kept, 0) + number
+        key = name.partition(":")[0]
+        found[key if key in SERIES else "failed"] += number
     return found
 
 
-def _seconds(value: float | None) -> str:
-    """Return "1.5 ms", "100 ms", "4.2 s", "100 s", "17 min" or "3 h": about two digits, to fit an axis."""
+def _format_seconds(value: float | None) -> str:
+    """Return "1.5 ms", "100 ms", "4.2 s", "100 s", "17 min" or "3 h": about two digits."""
     if value is None:
         return "–"
     if value >= 10:

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import pairwise
-from random import Random
 from typing import Any, NamedTuple
 
-from django.db.models import Max, Min
+from django.db.models import Value
+from django.db.models.functions import Mod
 
 from .. import ledger
 from ..exceptions import InvalidRecurrence
@@ -19,10 +19,8 @@ from ..recurrence import Cron, Every, Recurrence, Windowed
 from ..recurrence.point import MICROSECOND
 from ..recurrence.preview import preview
 
-#: Maximum number of enabled schedules that are all read; above it, a sample of about this size is drawn.
+#: Number of enabled schedules that are all read; of more, an even sample of at most as many.
 MOST_READ = 2_000
-#: Number of primary keys in the first draw, and the maximum where few of the drawn keys exist.
-DRAWN_FIRST, DRAWN_AT_MOST = 2_500, 20_000
 HOUR = timedelta(hours=1)
 
 
@@ -38,29 +36,18 @@ def goes_on(schedule: AnySchedule) -> bool:
 
 
 class Sample(NamedTuple):
-    """Schedules that may run. Each represents `weight` schedules; `total` is their number, estimated in a sample."""
+    """Schedules that may run. Each represents `weight` schedules."""
 
     rows: Sequence[AnySchedule]
-    weight: float
-    total: int
-
-    @property
-    def is_estimate(self) -> bool:
-        return self.weight != 1
+    weight: int
 
 
-def read(now: datetime) -> Sample:
-    """Return all schedules that may run, or a sample of them, with at most four queries.
-
-    Primary keys are drawn evenly, so no table is scanned, and the share of existing keys gives the total. The draw
-    changes once an hour, so that reloading a page keeps its numbers.
-    """
-    found = Schedule.objects.using(ledger.database()).filter(enabled=True).order_by("name")
-    pks = list(found.values_list("pk", flat=True)[: MOST_READ + 1])
-    if len(pks) > MOST_READ:
-        return _draw(now)
-    rows = _load(pks)
-    return Sample(rows, 1, len(rows))
+def read() -> Sample:
+    """Return all schedules that may run, or an even sample of them: always the same ones, by their primary keys."""
+    enabled = Schedule.objects.using(ledger.database()).filter(enabled=True).order_by()
+    weight = max(1, -(-enabled.count() // MOST_READ))
+    pks = enabled.alias(rest=Mod("pk", Value(weight))).filter(rest=0).values_list("pk", flat=True)
+    return Sample(_load(pks), weight)
 
 
 def next_runs(now: datetime, most: int) -> list[tuple[datetime, ScheduleRow]]:
@@ -71,20 +58,6 @@ def next_runs(now: datetime, most: int) -> list[tuple[datetime, ScheduleRow]]:
         with suppress(InvalidRecurrence, ValueError):  # a worker will park it
             found += [(point.due_at, row) for point in preview(row, most, now) if point.runs]
     return sorted(found, key=lambda each: (each[0], each[1].name))[:most]
-
-
-def _draw(now: datetime) -> Sample:
-    found = Schedule.objects.using(ledger.database()).order_by().aggregate(low=Min("pk"), high=Max("pk"))
-    every, lot = range(found["low"], found["high"] + 1), Random(f"{now:%Y-%m-%d %H}")  # noqa: S311 - no secret
-    drawn = set(lot.sample(every, min(DRAWN_FIRST, len(every))))
-    rows = _load(drawn)
-    if len(rows) < MOST_READ // 2:
-        wanted = min(DRAWN_AT_MOST, len(every), len(drawn) * MOST_READ // max(1, len(rows)))
-        further = set(lot.sample(every, wanted)) - drawn
-        rows += _load(further)
-        drawn |= further
-    weight = len(every) / len(drawn)
-    return Sample(rows, weight, round(len(rows) * weight))
 
 
 def _load(pks: Iterable[int]) -> list[ScheduleRow]:

@@ -2,14 +2,12 @@
 
 Note [Moved once]
 A minute is inserted, ignoring rows that exist, and only then deleted in Redis. So it counts once, even if the mover
-crashes or several workers move the same minute. Counts added to a minute after its move are lost. Workers use the
-server's clock, so this happens only to a process that was stopped for two minutes just before it sent its counts.
+crashes or several workers move the same minute. Counts added to a minute after its move are lost.
 
 Note [Overload]
-Points skipped as missed after an outage are not overload: the outage is over. Overload means that points fall due while
-workers can work, and are skipped all the same. Workers count these separately (`counters.MISSED`), by due time. A point
-does not count if it fell due before the worker began, during an outage of a server, or during a pause of its queue or
-task. Overload continues while the current minute or the last one has such points.
+Overload means that points fall due while workers can work, and are skipped all the same. Workers count these
+separately (`counters.MISSED`), by due time. A point does not count if it fell due before the worker began, during an
+outage of a server, or during a pause of its queue or task.
 """
 
 from collections.abc import Iterable
@@ -87,15 +85,9 @@ def read_rows(since: datetime, until: datetime | None = None, broker: Broker | N
 
 
 def sum_rows(rows: Iterable[Row]) -> Counts:
-    """Return the sums by kind, queue and task."""
     counts = Counts()
     counts.merge((row.key, row.tally) for row in rows)
     return counts
-
-
-def read_counts(since: datetime, until: datetime | None = None, broker: Broker | None = None) -> Counts:
-    """Return the sums of `read_rows` by kind, queue and task."""
-    return sum_rows(read_rows(since, until, broker))
 
 
 def sum_steps(rows: Iterable[Row], since: datetime, step: timedelta, number: int) -> list[dict[str, Tally]]:

@@ -62,6 +62,6 @@ def _send(request: Request, timeout_seconds: float) -> str:
     except HTTPError as error:
         error.close()
         return f"answered {error.code}" + (", a redirect, which is not followed" if 300 <= error.code < 400 else "")
-    except (URLError, OSError, HTTPException) as error:
+    except (URLError, OSError, HTTPException, ValueError) as error:
         return f"cannot be reached: {type(getattr(error, 'reason', error)).__name__}"
     return ""

@@ -64,9 +64,6 @@ def test_the_map_has_an_hour_for_each_column(boss):
     rows = heat(page)
     assert rows["default"] == ["4", *["6"] * 11, "18", *["6"] * 11] and rows["mail"] == ["", "", "5"] + [""] * 21
     assert 'title="18 from Tue 00:00 on"' in page and "delayq-heat-6" in page and "stimated" not in page
-    line = r'<tr><th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>'
-    table = re.findall(line, page)
-    assert table[2] == ("Mon 2026-05-04 14:00", "6", "5", "11") and len(table) == 24
     assert f'href="{PAGE}"' in boss.get("/admin/django_delayq/overview/").content.decode()
 
 
@@ -112,24 +109,18 @@ def test_a_hostile_name_and_queue_stay_texts(boss):
 
 
 def test_of_many_schedules_a_sample_is_looked_at_and_the_page_says_so(boss, monkeypatch):
-    monkeypatch.setattr(coming, "MOST_READ", 30)
-    monkeypatch.setattr(coming, "DRAWN_FIRST", 40)
-    monkeypatch.setattr(coming, "DRAWN_AT_MOST", 50)
+    monkeypatch.setattr(coming, "MOST_READ", 50)
     crowd(200)
     page = shown(boss)
-    assert "Estimated from 40 of about 200 schedules." in page
+    assert "Estimated from 50 of about 200 schedules." in page
     assert heat(page)["default"][12] == "200"
-    Schedule._base_manager.filter(pk__in=list(Schedule.objects.values_list("pk", flat=True)[::2])).update(enabled=False)
-    found = re.search(r"Estimated from (\d+) of about (\d+) schedules.", shown(boss))
-    assert found is not None and 10 <= int(found[1]) <= 40 and 50 <= int(found[2]) <= 150
-    Schedule._base_manager.filter(name__lt="d180").update(enabled=False)
+    Schedule._base_manager.filter(name__lt="d160").update(enabled=False)
     assert "stimated" not in shown(boss), "few of them are enabled: all of those are read"
 
 
 @pytest.mark.parametrize("query", [{}, {"span": "7d"}])
 def test_a_sample_asks_the_database_seldom(boss, monkeypatch, query):
     monkeypatch.setattr(coming, "MOST_READ", 2)
-    monkeypatch.setattr(coming, "DRAWN_FIRST", 3)
     crowd(30)
     shown(boss, **query)
     with CaptureQueriesContext(connection) as captured:

@@ -209,7 +209,7 @@ def test_what_fell_due_while_no_worker_could_work_is_no_overload(well, since):
     row = schedule("s", kind="every", cron="", every=timedelta(seconds=2))
     make_due(well, row, timedelta(seconds=80))
     worker.run()
-    found = minutes.read_counts(datetime.now(UTC) - timedelta(hours=1), broker=well)[POINTS]
+    found = minutes.sum_rows(minutes.read_rows(datetime.now(UTC) - timedelta(hours=1), broker=well))[POINTS]
     assert found["skipped:missed"] >= 38
     assert found.get(MISSED, 0) == (0 if since is None else found["skipped:missed"])
 
@@ -240,7 +240,7 @@ def test_what_fell_due_while_its_own_queue_or_task_was_paused_is_no_overload(wel
     actions.resume(**paused)
     worker.controls._read_at = 0.0
     worker.run()
-    found = minutes.read_counts(datetime.now(UTC) - timedelta(hours=1), broker=well)[POINTS]
+    found = minutes.sum_rows(minutes.read_rows(datetime.now(UTC) - timedelta(hours=1), broker=well))[POINTS]
     assert found.get(MISSED, 0) == (found["skipped:missed"] if paused == {"queue": "mail"} else 0)
 
 

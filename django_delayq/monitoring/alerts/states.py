@@ -2,14 +2,11 @@
 
 Note [Once each way]
 An alert opens when two checks, `EVERY` seconds apart, have found its condition, and recovers when two have not: what
-passes within seconds sends no message. The winner of a change creates the delivery jobs in the same transaction. So a
-kill leaves both or neither, and a flush of Redis loses neither, because jobs are rows too. Concurrent checks open an
-alert once.
+passes within seconds sends no message. The winner of a change creates the delivery jobs in the same transaction.
 
 Note [Unknown states stay unchanged]
-While Redis does not answer, or a shard is being rebuilt after a flush, its data is not evidence: queues are empty and
-workers have not sent a heartbeat yet. Then conditions judged by Redis stay unchanged: those of a queue while any of its
-shards is not built, the others while any shard is not built.
+While Redis does not answer, or a shard is being rebuilt after a flush, its data is not evidence. Then conditions judged
+by Redis stay unchanged: those of a queue while any of its shards is not built, the others while any shard is not built.
 """
 
 from collections.abc import Mapping

@@ -45,7 +45,7 @@ def explain_job(job: Run, now: datetime, *, details: bool = True) -> list[str]:
     lines += holding_up(job.queue, job.task, held)
     waits = explain_wait(held, (job.queue, job.task))
     worker = job.worker if job.status == Status.RUNNING else ""
-    lines.append(entry.describe(chain.generation_of_run(job), now, zone, waits=waits, worker=worker))
+    lines += entry.describe(chain.generation_of_run(job), now, zone, waits=waits, worker=worker)
     lines += slowing(job.queue, held)
     return lines
 

@@ -36,7 +36,7 @@ def explain_point(schedule: Schedule, moment: Moment, now: datetime, *, details:
     if len(rows) > MOST_ROWS:
         lines.append(_("There are more rows in this time; name the second to see them."))
     if any(row.status in OPEN and not row.apart for row in rows):
-        lines.append(standing.describe_entry())
+        lines += standing.describe_entry()
     if not any(row.origin == Origin.DUE for row in rows):
         lines += _undecided(standing, moment)
     return lines
@@ -87,7 +87,7 @@ def _undecided(standing: Standing, moment: Moment) -> Iterator[str]:
         return
     if held is not None and moment.first <= held < moment.end and held <= schedule.effective_from:
         yield standing.at(_("%(time)s was due when the definition was changed, and is still decided once."), held)
-        yield standing.describe_entry()
+        yield from standing.describe_entry()
         return
     try:
         rule = schedule.rule_and_base(standing.state)[0]

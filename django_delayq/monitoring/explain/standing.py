@@ -94,11 +94,11 @@ class Standing:
     def in_redis(self) -> Iterator[str]:
         """Yield what Redis does with the schedule, if Redis should hold it or a worker still has its lease."""
         if self.goes_on or self.entry.leased:
-            yield self.describe_entry()
+            yield from self.describe_entry()
             yield from slowing(self.schedule.queue, self.held)
 
-    def describe_entry(self) -> str:
-        """Return the state of its entry in Redis: not mirrored, waiting, due or leased."""
+    def describe_entry(self) -> Iterator[str]:
+        """Yield the state of its entry in Redis: not mirrored, waiting, due or leased."""
         point = self.entry.point
         worker = next((row.worker for row in self.open_rows if row.due_at == point), "") if self.entry.leased else ""
         generation, waits = self.schedule.generation, self.waits
