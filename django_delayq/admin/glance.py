@@ -1,7 +1,7 @@
 """A schedule's state, next due point and last outcomes, and the overall health. Reads a page's entries in one query."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -63,9 +63,9 @@ class Health(NamedTuple):
     remarks: Sequence[Problem]
 
 
-def read_health(*, details: bool, used: Mapping[str, Sequence[str]] | None = None) -> Health:
-    """Take a brief snapshot; `details` as in `simplify`, `used` the result of `used_by`, if known."""
-    snapshot = take_snapshot(used=used, briefly=True)
+def read_health(*, details: bool) -> Health:
+    """Take a brief snapshot; `details` as in `simplify`."""
+    snapshot = take_snapshot(briefly=True)
     problems = simplify(snapshot.problems, snapshot.redis, details=details)
     return Health(snapshot, problems, list_remarks(snapshot.problems))
 
@@ -102,7 +102,7 @@ class ScheduleChangeList(ChangeList):
             tagged = Tag.objects.filter(schedule__in=self.result_list) if used_by(request)["tag"] else ()
             tags = grouped(tagged, lambda tag: tag.schedule_id)
             self.details = self.model_admin.has_change_permission(request)
-            self.health = read_health(details=self.details, used=used_by(request))
+            self.health = read_health(details=self.details)
             for row in self.result_list:
                 row.redis, row.recent, row.shown_tags = self.redis, newest.get(row.pk, ()), tags.get(row.pk, ())
                 row.waits = explain_wait(self.health.snapshot.held_back or (), (row.queue, row.task))

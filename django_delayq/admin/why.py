@@ -33,16 +33,16 @@ class WhyPage(ScheduleActions):
             raise PermissionDenied
         if schedule is None:
             raise Http404(_("There is no such schedule; it may have been deleted."))
-        typed, details = request.GET.get("at", "").strip(), self.has_change_permission(request, schedule)
+        typed = request.GET.get("at", "").strip()
         lines, runs, error, moment = list[str](), list[dict[str, Any]](), "", None
         try:
             get_zone(schedule.timezone)
             if typed:
                 moment = explain.parse_moment(typed, schedule.timezone, utcnow())
-                lines = explain.explain_point(schedule, moment, utcnow(), details=details)
+                lines = explain.explain_point(schedule, moment, utcnow())
                 runs = self._runs(request, schedule, moment)
             else:
-                lines = explain.explain_state(schedule, utcnow(), details=details)
+                lines = explain.explain_state(schedule, utcnow())
         except (ValueError, OverflowError) as wrong:  # including InvalidRecurrence
             error = str(wrong)
         return self.page(

@@ -12,7 +12,7 @@ their runs are read.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -171,19 +171,14 @@ def count_refused() -> Named:
     return Named(count, tuple(names))
 
 
-def find_unknown_tasks(used: Sequence[str] | None = None) -> list[str]:
-    """Return the tasks of schedules that no installed app has, of at most MOST_UNKNOWN.
-
-    `used` are the tasks of schedules, if known; without it they are read by steps through their index.
-    """
-    if used is None:
-        used = _schedules().used(MOST_UNKNOWN, "task")["task"]
-    return [path for path in used if registry.find_task(path) is None]
+def find_unknown_tasks() -> list[str]:
+    """Return the tasks of schedules that no installed app has, of at most MOST_UNKNOWN."""
+    return [path for path in _schedules().used(MOST_UNKNOWN, "task")["task"] if registry.find_task(path) is None]
 
 
-def count_unknown(used: Sequence[str] | None = None) -> Named:
-    """Count the enabled schedules whose task no installed app has; `used` as in `find_unknown_tasks`."""
-    unknown = find_unknown_tasks(used)
+def count_unknown() -> Named:
+    """Count the enabled schedules whose task no installed app has."""
+    unknown = find_unknown_tasks()
     if not unknown:
         return Named(0, ())
     # As an expression, `enabled` cannot use its index, so the database uses that of the task.
@@ -247,10 +242,8 @@ def _successes() -> QuerySet[Run]:
     return Run._base_manager.filter(schedule=OuterRef("pk"), status=Status.SUCCEEDED, due_at__gte=OuterRef("point"))
 
 
-def compare(broker: Broker, *, most: int = sync.MOST_COMPARED, queues: Sequence[str] | None = None) -> Comparison:
+def compare(broker: Broker, *, most: int = sync.MOST_COMPARED) -> Comparison:
     """Compare Redis with the database by counts of at most `most`; only moved and deleted entries are read one by one.
-
-    `queues` are the queues of schedules, if known.
 
     Raises:
         BrokerError: Redis does not answer, or answers with an error.
@@ -260,7 +253,7 @@ def compare(broker: Broker, *, most: int = sync.MOST_COMPARED, queues: Sequence[
         sync.check_layout(broker, claim=False)
     except ForeignLayout as error:
         return Comparison("foreign", str(error))
-    unnamed = find_unnamed(queues)
+    unnamed = find_unnamed()
     without = [each.name for each in unnamed if each.kind == "queue"]
     drift = sync.drift(broker, most=min(most, MOST_READ) if without else most, without=without)
     return Comparison(
@@ -271,14 +264,13 @@ def compare(broker: Broker, *, most: int = sync.MOST_COMPARED, queues: Sequence[
     )
 
 
-def find_unnamed(used: Sequence[str] | None = None) -> list[Unnamed]:
+def find_unnamed() -> list[Unnamed]:
     """Return what schedules, runs and jobs name and the settings of this process do not.
 
-    `used` are the queues of schedules, if known. Only the oldest open jobs and ordered runs are read, because rows that
-    no worker runs are among them. Rows younger than STALE may come from newer code or settings, and are left out.
+    Only the oldest open jobs and ordered runs are read, because rows that no worker runs are among them. Rows younger
+    than STALE may come from newer code or settings, and are left out.
     """
-    if used is None:
-        used = _schedules().used(MOST_UNKNOWN, "queue")["queue"]
+    used = _schedules().used(MOST_UNKNOWN, "queue")["queue"]
     rows = [ledger.with_status(status).order_by("pk") for status in ledger.OPEN_STATUSES]
     ordered, jobs = Counter[str](), {kind: Counter[str]() for kind in ("queue", "task", "backend")}
     names = ("origin", *jobs)

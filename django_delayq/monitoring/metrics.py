@@ -31,7 +31,7 @@ from .minutes import sum_rows
 from .redis_side import RedisView
 from .snapshot import take_snapshot
 
-__all__ = ["CONTENT_TYPE_LATEST", "Gauges", "collect_counts", "counter", "format_families", "render_gauges"]
+__all__ = ["CONTENT_TYPE_LATEST", "CounterMetricFamily", "Gauges", "collect_counts", "format_families", "render_gauges"]
 
 KEY = ("kind", "queue", "task")
 SHARES = (0.5, 0.95, 0.99)
@@ -63,11 +63,6 @@ class Gauges(dict[str, GaugeMetricFamily]):
             if name not in self:
                 self[name] = GaugeMetricFamily(f"delayq_{name}", help_text, labels=list(labels))
             self[name].add_metric(list(labels.values()), value)
-
-
-def counter(name: str, help_text: str, value: float) -> Metric:
-    """Return a counter without labels, exposed as `delayq_<name>_total`."""
-    return CounterMetricFamily(f"delayq_{name}", help_text, value=value)
 
 
 def collect_counts(counts: Counts) -> Iterable[Metric]:

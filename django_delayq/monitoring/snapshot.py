@@ -20,7 +20,7 @@ from ..exceptions import BrokerError, BrokerUnavailable
 from ..index import Broker
 from ..index.web import ask
 from ..ledger.bulk import MissingTables
-from ..models import Control, Schedule
+from ..models import Control
 from ..recurrence.point import utcnow
 from ..sync.pruning import LastPass, read_last
 from . import database_side as database
@@ -81,23 +81,18 @@ class Snapshot:
         self.blind.setdefault(problem.code, problem)
 
 
-def take_snapshot(*, used: Mapping[str, Sequence[str]] | None = None, briefly: bool = False) -> Snapshot:
+def take_snapshot(*, briefly: bool = False) -> Snapshot:
     """Take a snapshot in the caller's thread, with the limits of a web request.
 
-    `used` is the result of `ScheduleQuerySet.used`, if known. `briefly` leaves failed jobs out, and of the last hour
-    all but the minutes of the load.
+    `briefly` leaves failed jobs out, and of the last hour all but the minutes of the load.
     """
     snapshot = Snapshot()
-    if used is None:
-        schedules = Schedule.objects.using(ledger.database())
-        used = snapshot.attempt(lambda: schedules.used(database.MOST_UNKNOWN, "queue", "task"))
-    used = used or {"queue": (), "task": ()}
     if conf.get_config().mirror:
         snapshot.redis = snapshot.attempt(lambda: ask(read_redis))
     if snapshot.redis is not None:
-        compare = partial(database.compare, most=database.MOST_COUNTED, queues=used["queue"])
+        compare = partial(database.compare, most=database.MOST_COUNTED)
         snapshot.comparison = snapshot.attempt(lambda: ask(compare))
-    _read_database(snapshot, used["task"], database.MOST_SHOWN)
+    _read_database(snapshot, database.MOST_SHOWN)
     _read_minutes(snapshot, briefly=briefly)
     if not briefly:
         snapshot.failed_jobs = snapshot.attempt(database.count_failed_jobs)
@@ -161,16 +156,16 @@ def _read_database_in_full(snapshot: Snapshot, broker: Broker, deadline: float) 
 
     snapshot.vendor = snapshot.attempt(reach) or ""
     if snapshot.vendor:
-        _read_database(snapshot, None, database.MOST_COUNTED)
+        _read_database(snapshot, database.MOST_COUNTED)
         snapshot.refused = snapshot.attempt(database.count_refused)
         snapshot.open_runs = snapshot.attempt(database.count_open_runs)
         snapshot.failed_jobs = snapshot.attempt(database.count_failed_jobs)
         _read_minutes(snapshot, broker)
 
 
-def _read_database(snapshot: Snapshot, used: Sequence[str] | None, most: int) -> None:
+def _read_database(snapshot: Snapshot, most: int) -> None:
     snapshot.held_back = snapshot.attempt(lambda: list(Control.objects.using(ledger.database()).in_force()))
-    snapshot.unknown_tasks = snapshot.attempt(lambda: database.count_unknown(used))
+    snapshot.unknown_tasks = snapshot.attempt(database.count_unknown)
     snapshot.late = snapshot.attempt(database.count_late)
     snapshot.states = snapshot.attempt(lambda: database.count_states(most))
 

@@ -51,14 +51,14 @@ def told_by(worker: Worker) -> bytes:
     """Return this process' metrics, and those that tasks have put into `prometheus_client`'s own registry."""
     from prometheus_client import REGISTRY
 
-    from ..monitoring.metrics import Gauges, collect_counts, counter, format_families
+    from ..monitoring.metrics import CounterMetricFamily, Gauges, collect_counts, format_families
 
     gauges, now = Gauges(), worker.describe()
     gauges.put("worker_threads", "Tasks that this process can run at a time.", now["threads"])
     gauges.put("worker_running", "Tasks that run in this process.", now["running"])
     gauges.put("worker_leases", "Entries that this process has claimed and not given back.", now["held"])
     said = "Rebuilds of a flushed index that this process has brought to an end."
-    rebuilds = counter("rebuilds", said, worker.upkeep.rebuilds)
+    rebuilds = CounterMetricFamily("delayq_rebuilds", said, value=worker.upkeep.rebuilds)
     return format_families([*collect_counts(worker.counting.brought), rebuilds, *gauges.values(), *REGISTRY.collect()])
 
 

@@ -18,13 +18,10 @@ OF_QUEUES = ("no_worker", "overdue", "redis_unfit")
 
 
 class Entry:
-    """The current entry of a schedule, an ordered run or a job.
+    """The current entry of a schedule, an ordered run or a job. Its texts are without the address of Redis."""
 
-    Without `details`, an error of Redis is left out of the text, because it contains the address.
-    """
-
-    def __init__(self, member: str, queue: str, *, details: bool = True) -> None:
-        self.queue, self.details = queue, details
+    def __init__(self, member: str, queue: str) -> None:
+        self.queue = queue
         #: The entry; None if Redis was not queried or did not answer. `silence` has the reason.
         self.view: EntryView | None = None
         self.silence = ""
@@ -34,9 +31,8 @@ class Entry:
             return
         try:
             self.view = web.ask(lambda broker: broker.views([(member, queue)]))[0]
-        except BrokerError as error:
-            text = _("Redis does not answer; whether a worker holds the lease is not known.")
-            self.silence = f"{text} {error}" if details else text
+        except BrokerError:
+            self.silence = _("Redis does not answer; whether a worker holds the lease is not known.")
 
     @property
     def leased(self) -> bool:
@@ -91,6 +87,6 @@ class Entry:
             "has claimed it. Does a worker run for this queue?"
         )
         yield text % {**values, "due": str(due), "queue": self.queue}
-        for problem in simplify(snapshot.problems, snapshot.redis, details=self.details):
+        for problem in simplify(snapshot.problems, snapshot.redis, details=False):
             if problem.queue in ("", self.queue) and problem.code in OF_QUEUES:
                 yield problem.message

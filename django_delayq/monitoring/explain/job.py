@@ -27,8 +27,8 @@ def find_job(text: str) -> Run | None:
     return Run.objects.using(ledger.database()).filter(pk=int(text), origin=Origin.JOB).first()
 
 
-def explain_job(job: Run, now: datetime, *, details: bool = True) -> list[str]:
-    """Explain why a job waits, where it runs, or how it ended; `details` as in `Entry`."""
+def explain_job(job: Run, now: datetime) -> list[str]:
+    """Explain why a job waits, where it runs, or how it ended."""
     zone = get_zone(conf.project_timezone())
     values = {"task": job.task, "pk": job.pk, "queue": job.queue, "backend": job.backend}
     values["time"] = shown(job.created_at, zone)
@@ -40,7 +40,7 @@ def explain_job(job: Run, now: datetime, *, details: bool = True) -> list[str]:
         if job.expires_at is not None:
             lines.append(_("Its row is kept until %(time)s.") % {"time": shown(job.expires_at, zone)})
         return lines
-    entry, held = Entry(chain.member_of_run(job), job.queue, details=details), ledger.held_back()
+    entry, held = Entry(chain.member_of_run(job), job.queue), ledger.held_back()
     lines += _notes(job, now, zone)
     lines += holding_up(job.queue, job.task, held)
     waits = explain_wait(held, (job.queue, job.task))

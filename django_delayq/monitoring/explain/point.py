@@ -24,9 +24,9 @@ from .standing import Standing
 MOST_ROWS = 10
 
 
-def explain_point(schedule: Schedule, moment: Moment, now: datetime, *, details: bool = True) -> list[str]:
-    """Explain why points due in this moment did or did not run; `details` as in `Standing`."""
-    standing = Standing(schedule, now, details=details)
+def explain_point(schedule: Schedule, moment: Moment, now: datetime) -> list[str]:
+    """Explain why points due in this moment did or did not run."""
+    standing = Standing(schedule, now)
     lines = [standing.headline(), *moment.notes]
     rows = _rows(schedule, moment)
     for row in rows[:MOST_ROWS]:

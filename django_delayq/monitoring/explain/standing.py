@@ -21,14 +21,14 @@ from .outcome import describe_run, shown
 
 
 class Standing:
-    """A schedule's current definition, ledger rows and entry in Redis, as sentences; `details` as in `Entry`."""
+    """A schedule's current definition, ledger rows and entry in Redis, as sentences."""
 
-    def __init__(self, schedule: Schedule, now: datetime, *, details: bool = True) -> None:
+    def __init__(self, schedule: Schedule, now: datetime) -> None:
         self.schedule = schedule
         self.now = now
         self.zone = get_zone(schedule.timezone)
         self.state = chain.state_of(schedule)
-        self.entry = Entry(chain.member_of(schedule.pk), schedule.queue, details=details)
+        self.entry = Entry(chain.member_of(schedule.pk), schedule.queue)
 
     @cached_property
     def open_rows(self) -> Sequence[AnyRun]:
@@ -156,9 +156,9 @@ def _find_pauser(schedule: Schedule) -> str:
     return ""
 
 
-def explain_state(schedule: Schedule, now: datetime, *, details: bool = True) -> list[str]:
-    """Describe the current state of a schedule and its last run; `details` as in `Standing`."""
-    standing = Standing(schedule, now, details=details)
+def explain_state(schedule: Schedule, now: datetime) -> list[str]:
+    """Describe the current state of a schedule and its last run."""
+    standing = Standing(schedule, now)
     lines = [standing.headline(), *standing.obstacles(), *standing.handed_over(), *standing.in_redis()]
     point = None
     if standing.goes_on and registry.find_task(schedule.task) is not None:
