@@ -1,6 +1,5 @@
-"""Upcoming due points of all schedules: counts per queue and hour, and the next runs by name."""
+"""Upcoming due points of all schedules: counts by hour, and the next runs by name."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -76,12 +75,12 @@ class Hours(NamedTuple):
         return self.first + self.number * HOUR
 
 
-def count_by_queue(schedules: Iterable[AnySchedule], hours: Hours) -> dict[str, list[int]]:
-    """Return the number of due points of each queue by hour; queues without due points are left out.
+def count_hours(schedules: Iterable[AnySchedule], hours: Hours) -> list[int]:
+    """Return the number of due points of each hour.
 
     Schedules without a usable recurrence are left out; schedules with the same one are computed once.
     """
-    groups: dict[Any, tuple[Recurrence, Counter[str]]] = {}
+    groups: dict[Any, tuple[Recurrence, int]] = {}
     for schedule in schedules:
         try:
             rule, base = schedule.rule_and_base(state_of(schedule))
@@ -90,12 +89,12 @@ def count_by_queue(schedules: Iterable[AnySchedule], hours: Hours) -> dict[str, 
         after = base if base > hours.since else None
         rule = _within(rule, hours.since, hours.end)
         same = (rule.fields, rule.timezone, rule.dst_gap, rule.dst_overlap) if isinstance(rule, Cron) else rule
-        groups.setdefault((same, after, left(schedule)), (rule, Counter()))[1][schedule.queue] += 1
-    found: dict[str, list[int]] = {}
-    for (_same, after, most), (rule, queues) in groups.items():
+        key = same, after, left(schedule)
+        groups[key] = rule, groups.get(key, (rule, 0))[1] + 1
+    found = [0] * hours.number
+    for (_same, after, most), (rule, number) in groups.items():
         for hour, count in count_by_hour(rule, hours, after, most).items():
-            for queue, number in queues.items():
-                found.setdefault(queue, [0] * hours.number)[hour] += count * number
+            found[hour] += count * number
     return found
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_delayq.ledger.rows import ScheduleRow, StateRow
-from django_delayq.monitoring.coming import HOUR, Hours, count_by_hour, count_by_queue
+from django_delayq.monitoring.coming import HOUR, Hours, count_by_hour, count_hours
 from django_delayq.recurrence import Cron, Every, Once, Windowed
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)  # a Monday
@@ -34,66 +34,63 @@ def plan(name: str = "", **values: object) -> ScheduleRow:
     return ScheduleRow(**{**defaults, **values, "state": state})  # type: ignore[arg-type]
 
 
-def hours(
-    *plans: ScheduleRow, first: datetime = NOON, number: int = 24, since: datetime = NOON
-) -> dict[str, list[int]]:
-    return count_by_queue(plans, Hours(first, number, since))
+def hours(*plans: ScheduleRow, first: datetime = NOON, number: int = 24, since: datetime = NOON) -> list[int]:
+    return count_hours(plans, Hours(first, number, since))
 
 
 def test_each_hour_has_the_points_that_fall_into_it() -> None:
-    found = hours(plan(cron="0 0 * * *"), plan(cron="*/5 * * * *"), plan(cron="30 13 * * *", queue="mail"))
-    assert found["default"] == [12] * 12 + [13] + [12] * 11, "midnight is the thirteenth hour"
-    assert found["mail"] == [0, 1] + [0] * 22
+    found = hours(plan(cron="0 0 * * *"), plan(cron="*/5 * * * *"), plan(cron="30 13 * * *"))
+    assert found == [12, 13] + [12] * 10 + [13] + [12] * 11, "midnight is the thirteenth hour"
 
 
 def test_what_has_passed_of_the_first_hour_does_not_count() -> None:
     found = hours(plan(cron="*/5 * * * *"), since=NOON + 31 * MINUTE)
-    assert found["default"][:2] == [5, 12]
+    assert found[:2] == [5, 12]
 
 
 def test_an_interval_goes_on_from_its_lattice_and_a_fixed_delay_from_its_last_end() -> None:
     odd = plan(every=timedelta(hours=7), created_at=NOON - timedelta(hours=20, minutes=30))
-    assert [at for at, number in enumerate(hours(odd)["default"]) if number] == [0, 7, 14, 21]
+    assert [at for at, number in enumerate(hours(odd)) if number] == [0, 7, 14, 21]
     ended = NOON - timedelta(minutes=10)
     delay = plan(every=timedelta(hours=10), every_from="finish", last_finished_at=ended, last_due_at=ended - HOUR)
-    assert [at for at, number in enumerate(hours(delay)["default"]) if number] == [9, 19]
+    assert [at for at, number in enumerate(hours(delay)) if number] == [9, 19]
 
 
 def test_a_day_on_which_the_clock_jumps() -> None:
     riga = ZoneInfo("Europe/Riga")
     first = datetime(2026, 3, 29, 0, 0, tzinfo=riga).astimezone(UTC)  # 03:00 becomes 04:00
     gap = {"cron": "30 3 * * *", "timezone": "Europe/Riga", "effective_from": first - DAY}
-    assert hours(plan(**gap), first=first, since=first)["default"][3] == 1, "once, right after the gap"
-    assert hours(plan(**gap, dst_gap="skip"), first=first, number=23, since=first) == {}
+    assert hours(plan(**gap), first=first, since=first)[3] == 1, "once, right after the gap"
+    assert hours(plan(**gap, dst_gap="skip"), first=first, number=23, since=first) == [0] * 23
     first = datetime(2026, 10, 25, 0, 0, tzinfo=riga).astimezone(UTC)  # 04:00 becomes 03:00
     twice = {**gap, "effective_from": first - DAY}
-    assert sum(hours(plan(**twice), first=first, number=25, since=first)["default"]) == 1
-    assert hours(plan(**twice, dst_overlap="twice"), first=first, number=25, since=first)["default"][3:5] == [1, 1]
+    assert sum(hours(plan(**twice), first=first, number=25, since=first)) == 1
+    assert hours(plan(**twice, dst_overlap="twice"), first=first, number=25, since=first)[3:5] == [1, 1]
 
 
 def test_bounds_and_numbers_of_runs_end_it() -> None:
     minutely = {"cron": "* * * * *"}
     until = plan(**minutely, end_at=NOON + timedelta(hours=2, minutes=10))
-    assert hours(until)["default"][:4] == [60, 60, 11, 0]
+    assert hours(until)[:4] == [60, 60, 11, 0]
     begins = plan(**minutely, start_at=NOON + timedelta(hours=1, minutes=58))
-    assert hours(begins)["default"][:3] == [0, 2, 60]
-    assert hours(plan(**minutely, max_runs=100, run_count=30))["default"][:3] == [60, 10, 0]
-    assert hours(plan(cron="0 * * * *", max_runs=2))["default"][:3] == [1, 1, 0]
-    assert hours(plan(**minutely, max_runs=70))["default"][:3] == [60, 10, 0]
-    assert hours(plan(at=NOON + 3 * HOUR))["default"][3] == 1
-    assert hours(plan(**minutely, effective_from=NOON + 3 * HOUR))["default"][:4] == [0, 0, 0, 59]
+    assert hours(begins)[:3] == [0, 2, 60]
+    assert hours(plan(**minutely, max_runs=100, run_count=30))[:3] == [60, 10, 0]
+    assert hours(plan(cron="0 * * * *", max_runs=2))[:3] == [1, 1, 0]
+    assert hours(plan(**minutely, max_runs=70))[:3] == [60, 10, 0]
+    assert hours(plan(at=NOON + 3 * HOUR))[3] == 1
+    assert hours(plan(**minutely, effective_from=NOON + 3 * HOUR))[:4] == [0, 0, 0, 59]
 
 
 def test_what_cannot_be_computed_is_left_out() -> None:
-    assert hours(plan(cron="not a cron"), plan(cron="0 * * * *", timezone="No/Where")) == {}
+    assert hours(plan(cron="not a cron"), plan(cron="0 * * * *", timezone="No/Where")) == [0] * 24
 
 
 def test_the_same_definition_is_counted_for_all_that_have_it() -> None:
     same = [plan(cron="0 3 * * *"), plan(cron="00 3 * * *"), plan(cron="0 3 * * *", end_at=NOON + 9 * DAY)]
-    assert hours(*same)["default"][15] == 3
+    assert hours(*same)[15] == 3
     others = [plan(cron="0 3 * * *", timezone="Asia/Tokyo"), plan(cron="0 3 * * 1"), plan(cron="0 4 * * *")]
-    found = hours(*same, *others, plan(cron="0 3 * * *", queue="mail"))
-    assert (found["default"][6], found["default"][15], found["default"][16], found["mail"][15]) == (1, 3, 1, 1)
+    found = hours(*same, *others)
+    assert (found[6], found[15], found[16]) == (1, 3, 1)
 
 
 RULES = st.one_of(
