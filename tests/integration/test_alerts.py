@@ -22,7 +22,7 @@ from django_delayq import actions, checks, conf
 from django_delayq.conf.alerts import find_refusal, parse
 from django_delayq.models import Alert, Origin, Run, Schedule, ScheduleState
 from django_delayq.monitoring import alerts
-from django_delayq.monitoring.alerts import conditions, sending
+from django_delayq.monitoring.alerts import sending, states
 from django_delayq.monitoring.database_side import find_late
 from django_delayq.monitoring.outgoing import DeliveryFailed, post
 from django_delayq.recurrence.point import utcnow
@@ -296,7 +296,7 @@ def test_redis_that_does_not_answer_is_told_and_changes_nothing_else(told, broke
 
 
 def test_many_schedules_are_some_rows_and_one_that_says_so(told, monkeypatch):
-    monkeypatch.setattr(conditions, "MOST", 3)
+    monkeypatch.setattr(states, "MOST", 3)
     rows = [failing(f"s{number}") for number in range(6)]
     look(2)
     assert len(kinds()) == 4 and ("failing", "") in kinds()

@@ -1,4 +1,11 @@
-"""States of alerts: rows that change by compare-and-set, so that each change has one winner.
+"""Alerts: the problems that have one, and their rows, which change by compare-and-set.
+
+Note [Kinds of alerts]
+A schedule has failed FAILURES times in a row (`failing`), has not succeeded in time (`late`), names an unknown task
+(`unknown_task`), or its next point cannot be computed (`parked`). A queue has failed jobs (`failed_jobs`). All other
+kinds are codes of what is wrong in a snapshot, for a queue or for everything; its problems that sum up schedules are
+replaced by an alert for each schedule. Each kind has alerts for at most MOST schedules at a time; one more alert says
+that there are others. A schedule with an alert keeps it until it has recovered.
 
 Note [Once each way]
 An alert opens when two checks, `EVERY` seconds apart, have found its condition, and recovers when two have not: what
@@ -9,25 +16,28 @@ While Redis does not answer, or a shard is being rebuilt after a flush, its data
 by Redis stay unchanged: those of a queue while any of its shards is not built, the others while any shard is not built.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
+from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from ... import conf, ledger
 from ...calls import registry
 from ...calls.call import alias_for
 from ...calls.side_channels import send
 from ...conf.alerts import AlertSettings
-from ...models import Alert
+from ...models import Alert, Condition, Schedule, ScheduleState
 from ...recurrence.point import utcnow
 from ...signals import alert_changed
+from ..database_side import MOST_UNKNOWN, enabled_with, find_late, find_unknown_tasks
 from ..problems import Problem
 from ..snapshot import Snapshot, take_snapshot
-from .conditions import FINDERS, find_conditions
 
 #: Days that rows of recovered alerts are kept.
 DAYS_KEPT = 90
@@ -35,6 +45,90 @@ DAYS_KEPT = 90
 HELD = 0.8
 #: Delivery jobs: failing messages are retried for about half a day.
 ATTEMPTS, BACKOFF_SECONDS, TIMEOUT_SECONDS = 20, 10, 120
+#: Maximum schedules with an alert of each kind.
+MOST = 100
+#: Problems of the snapshot that sum up schedules.
+SUMS = frozenset(("unknown_tasks", "late"))
+
+
+def find_conditions(snapshot: Snapshot, known: Mapping[str, list[int]]) -> Iterator[Problem]:
+    """Yield what is to have an alert; `known` are the schedules with an open alert, by kind."""
+    yield from (problem for problem in snapshot.problems if problem.is_wrong and problem.code not in SUMS)
+    yield from _of_failed_jobs(snapshot.failed_jobs or {})
+    for kind, find in FINDERS.items():
+        told = known.get(kind, [])
+        yield from find(len(told), told) if told else ()
+        fresh = [each for each in find(MOST + 1, None) if int(each.subject) not in told]
+        room = max(0, MOST - len(told))
+        yield from fresh[:room]
+        if len(fresh) > room:
+            text = _(
+                "More than %(count)d schedules have this problem (%(kind)s); the others are not told of one by one."
+            )
+            yield Problem(kind, text % {"count": MOST, "kind": kind})
+
+
+def _of_failed_jobs(failed: Mapping[str, int]) -> Iterator[Problem]:
+    for queue, count in sorted(failed.items()):
+        text = ngettext(
+            "Queue %(queue)s has %(count)d failed job. Look at it in the admin, among the failures, and retry or "
+            "delete it.",
+            "Queue %(queue)s has %(count)d failed jobs. Look at them in the admin, among the failures, and retry or "
+            "delete them.",
+            count,
+        )
+        yield Problem("failed_jobs", text % {"queue": queue, "count": count}, queue=queue)
+
+
+def _find_failing(most: int, among: Collection[int] | None) -> list[Problem]:
+    alerts = conf.get_config().alerts
+    rows = _find(most, among, failing_streak__gte=1 if alerts is None else alerts.failures)
+    return [_problem("failing", row, _failed(row.state.failing_streak), count=row.state.failing_streak) for row in rows]
+
+
+def _failed(count: int) -> str:
+    return ngettext(
+        "%(name)s (%(task)s) has failed.", "%(name)s (%(task)s) has failed %(count)d times in a row.", count
+    )
+
+
+def _find_parked(most: int, among: Collection[int] | None) -> list[Problem]:
+    text = _("%(name)s is parked: its next due point cannot be computed. %(reason)s")
+    rows = _find(most, among, condition=Condition.PARKED)
+    return [_problem("parked", row, text, reason=row.state.condition_reason) for row in rows]
+
+
+def _find_unknown(most: int, among: Collection[int] | None) -> list[Problem]:
+    rows: QuerySet[Schedule] = Schedule.objects.using(ledger.database()).filter(task__in=find_unknown_tasks())
+    rows = (rows if among is None else rows.filter(pk__in=among)).order_by("task")[:MOST_UNKNOWN]
+    text = _("%(name)s names the task %(task)s, which no installed app has, and none of its points runs.")
+    return [_problem("unknown_task", row, text) for row in rows if row.enabled][:most]
+
+
+def _find_late(most: int, among: Collection[int] | None) -> list[Problem]:
+    text = _("%(name)s was due %(due)s and has not succeeded within %(within)s, nor since.")
+    return [
+        _problem("late", row, text, due=f"{row.due_at:%Y-%m-%d %H:%M:%S} UTC", within=row.within)
+        for row in find_late(most, among)
+    ]
+
+
+#: By kind: finds up to a number of schedules, all or those with these primary keys.
+FINDERS: dict[str, Callable[[int, Collection[int] | None], list[Problem]]] = {
+    "failing": _find_failing, "late": _find_late, "unknown_task": _find_unknown, "parked": _find_parked,
+}  # fmt: skip
+
+
+def _find(most: int, among: Collection[int] | None, **state: Any) -> list[Schedule]:
+    states = ScheduleState.objects.using(ledger.database()).filter(**state)
+    states = states if among is None else states.filter(pk__in=among)
+    return list(enabled_with(states).select_related("state").order_by("pk")[:most])
+
+
+def _problem(kind: str, row: Any, text: str, **more: Any) -> Problem:
+    values = {"name": row.name, "task": row.task, **more}
+    return Problem(kind, text % values, queue=row.queue, subject=str(row.pk), name=row.name)
+
 
 #: Kinds that do not depend on Redis.
 BY_THE_DATABASE = frozenset((*FINDERS, "failed_jobs"))

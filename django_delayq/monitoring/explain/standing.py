@@ -1,23 +1,105 @@
-"""Describes the current state of a schedule: obstacles, its entry in Redis, the last run and the next points."""
+"""Describes a schedule or a job as it is now: obstacles, its entry in Redis, the last run and the next points."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, tzinfo
 from functools import cached_property
 
 from django.utils.translation import gettext as _
 
 from ... import conf, ledger
-from ...calls import handover, registry
-from ...exceptions import InvalidRecurrence
+from ...calls import handover, parse_id, registry
+from ...calls.call import backend_of
+from ...exceptions import BrokerError, InvalidRecurrence, UnknownTask
+from ...index import EntryView, web
 from ...ledger import chain
 from ...ledger.rows import AnyRun
-from ...models import Condition, Control, Definition, Run, Schedule, Status, explain_wait
+from ...models import Condition, Control, Definition, Origin, Run, Schedule, Status, explain_wait
 from ...models.differences import SWITCH, differing, from_json, values_of
+from ...recurrence.point import known_ms
 from ...recurrence.words import describe
 from ...recurrence.zone import get_zone
-from .entry import Entry
+from ..problems import simplify
+from ..snapshot import take_snapshot
 from .outcome import describe_run, shown
+
+#: Problems that keep due entries waiting.
+OF_QUEUES = ("no_worker", "overdue", "redis_unfit")
+
+
+class Entry:
+    """The current entry of a schedule, an ordered run or a job. Its texts are without the address of Redis."""
+
+    def __init__(self, member: str, queue: str) -> None:
+        self.queue = queue
+        #: The entry; None if Redis was not queried or did not answer. `silence` has the reason.
+        self.view: EntryView | None = None
+        self.silence = ""
+        if not conf.get_config().mirror:
+            why = {"why": _(conf.why_no_redis())}
+            self.silence = _("%(why)s: nothing reaches Redis, so nothing runs.") % why
+            return
+        try:
+            self.view = web.ask(lambda broker: broker.views([(member, queue)]))[0]
+        except BrokerError:
+            self.silence = _("Redis does not answer; whether a worker holds the lease is not known.")
+
+    @property
+    def leased(self) -> bool:
+        return self.view is not None and self.view.leased
+
+    @property
+    def point(self) -> datetime | None:
+        return None if self.view is None else known_ms(self.view.point_ms)
+
+    def describe(
+        self, generation: int, now: datetime, zone: tzinfo, *, waits: str = "", worker: str = ""
+    ) -> Iterator[str]:
+        """Describe the entry; `waits` is the text of pauses, `worker` the worker that began it, if known.
+
+        If it is due and no worker has claimed it, what is wrong with its queue follows, as on all pages.
+        """
+        if self.view is None:
+            yield self.silence
+            return
+        score = known_ms(self.view.score_ms)
+        if score is None or self.view.point_ms is None:
+            yield _("Redis does not hold it yet. A worker's sweep puts it there, or manage.py delayq_sync.")
+            return
+        point = self.point or score
+        since = score if self.view.score_ms else point  # score 0: its turn has come, at a time that is not known
+        values = {"point": shown(point, zone), "score": shown(since, zone), "worker": worker}
+        if self.view.leased and worker:
+            text = _("Worker %(worker)s holds the lease on %(point)s until %(score)s, or renews it.")
+        elif self.view.leased:
+            text = _(
+                "A worker holds the lease on %(point)s until %(score)s, or renews it; its name comes with the outcome."
+            )
+        elif self.view.generation != generation:
+            text = _("Redis has not seen the last edit yet. A worker's sweep tells it, or manage.py delayq_sync.")
+        elif score <= now and not waits:
+            yield from self._describe_due(values)
+            return
+        elif score <= now:
+            text = _("In Redis %(point)s has been due since %(score)s.")
+        elif score > point:
+            text = _("In Redis %(point)s waits until %(score)s: for its jitter, or for its next attempt.")
+        else:
+            text = _("In Redis it waits for %(point)s.")
+        yield text % values
+
+    def _describe_due(self, values: dict[str, str]) -> Iterator[str]:
+        snapshot = take_snapshot(briefly=True)
+        queues = snapshot.redis.queues if snapshot.redis is not None else ()
+        due = sum(each.due for each in queues if each.queue == self.queue)
+        text = _(
+            "In Redis %(point)s has been due since %(score)s, as one of %(due)s in queue %(queue)s, and no worker "
+            "has claimed it. Does a worker run for this queue?"
+        )
+        yield text % {**values, "due": str(due), "queue": self.queue}
+        for problem in simplify(snapshot.problems, snapshot.redis, details=False):
+            if problem.queue in ("", self.queue) and problem.code in OF_QUEUES:
+                yield problem.message
 
 
 class Standing:
@@ -193,3 +275,59 @@ def list_next(schedule: Schedule, count: int) -> list[str]:
 
 def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def find_job(text: str) -> Run | None:
+    """Return the job with a result id or a primary key; None if there is none."""
+    parsed = parse_id(text)
+    if parsed is not None:
+        return ledger.find_job(*parsed)
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        return None
+    return Run.objects.using(ledger.database()).filter(pk=int(text), origin=Origin.JOB).first()
+
+
+def explain_job(job: Run, now: datetime) -> list[str]:
+    """Explain why a job waits, where it runs, or how it ended."""
+    zone = get_zone(conf.project_timezone())
+    values = {"task": job.task, "pk": job.pk, "queue": job.queue, "backend": job.backend}
+    values["time"] = shown(job.created_at, zone)
+    lines = [
+        _("%(task)s: job %(pk)d, enqueued at %(time)s in queue %(queue)s by the TASKS alias %(backend)s.") % values,
+        *describe_run(job, zone, attempts=_attempts(job)),
+    ]
+    if not Status(job.status).is_open:
+        if job.expires_at is not None:
+            lines.append(_("Its row is kept until %(time)s.") % {"time": shown(job.expires_at, zone)})
+        return lines
+    entry, held = Entry(chain.member_of_run(job), job.queue), ledger.held_back()
+    lines += _notes(job, now, zone)
+    lines += holding_up(job.queue, job.task, held)
+    waits = explain_wait(held, (job.queue, job.task))
+    worker = job.worker if job.status == Status.RUNNING else ""
+    lines += entry.describe(chain.generation_of_run(job), now, zone, waits=waits, worker=worker)
+    lines += slowing(job.queue, held)
+    return lines
+
+
+def _notes(job: Run, now: datetime, zone: tzinfo) -> Iterator[str]:
+    if job.status == Status.QUEUED and job.due_at > now:
+        yield _("It starts at %(time)s at the earliest.") % {"time": shown(job.due_at, zone)}
+    if job.status == Status.RUNNING and job.started_at is not None:
+        yield _("It was started at %(time)s.") % {"time": shown(job.started_at, zone)}
+    if job.backend not in handover.backends():
+        yield _("TASKS has no alias %(backend)s here; only workers that have it run the job.") % {
+            "backend": job.backend
+        }
+    if job.unique_key is not None and (job.options or {}).get("unique_until") == "end":
+        yield _("It has its unique key until it has ended; until then another one with that key is not enqueued.")
+    elif job.unique_key is not None:
+        yield _("It has its unique key until it starts; until then another one with that key is not enqueued.")
+
+
+def _attempts(job: Run) -> int:
+    """Return the maximum number of attempts: from the job, else from its TASKS alias in this process."""
+    most = (job.options or {}).get("max_attempts")
+    with suppress(UnknownTask):
+        most = most or backend_of(job.backend).settings.retries_of(job.task).max_attempts
+    return int(most or 1)
