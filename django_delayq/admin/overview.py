@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, reverse
 from django.utils import timezone
@@ -18,17 +17,17 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from .. import conf, ledger
+from .. import conf
 from ..index.counters import LAG, Tally, outcomes, percentile
 from ..models import Alert, Control, Overview
 from ..monitoring.minutes import read_rows, sum_steps
-from ..monitoring.problems import Problem, format_count, format_span, list_remarks, simplify
+from ..monitoring.problems import Problem, format_count, list_remarks, simplify
 from ..monitoring.redis_side import QueueView, RedisView
 from ..monitoring.snapshot import Snapshot, take_snapshot
 from ..recurrence.point import utcnow
 from . import charts, display, glance
 from .asking import AskPage
-from .base import ReadOnlyAdmin, ScheduleViewerAdmin, column
+from .base import ReadOnlyAdmin, ScheduleViewerAdmin
 from .coming import ComingPage
 from .now import NowPage
 
@@ -84,10 +83,6 @@ class OverviewAdmin(ScheduleViewerAdmin, ComingPage, NowPage, AskPage):
             self.route("coming/", self.coming_view, "coming"),
         ]
 
-    def may_see_details(self, request: HttpRequest) -> bool:
-        """Return whether the user may see the address of Redis and why it does not answer."""
-        return request.user.has_perm("django_delayq.change_schedule")
-
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
         """Warn of problems on the admin's index, which calls this, so that no theme has to adapt its template."""
         index = reverse("admin:index", current_app=self.admin_site.name)
@@ -105,7 +100,7 @@ class OverviewAdmin(ScheduleViewerAdmin, ComingPage, NowPage, AskPage):
         if not self.has_view_permission(request):
             raise PermissionDenied
         span = SPANS.get(request.GET.get("span", ""), SPANS["1h"])
-        details = self.may_see_details(request)
+        details = request.user.has_perm("django_delayq.change_schedule")
         snapshot, mirrors = take_snapshot(), conf.get_config().mirror
         unknown = mirrors and snapshot.redis is None
         remarks = [each for each in snapshot.problems if not each.is_wrong and each.code != "idle"]
@@ -116,7 +111,7 @@ class OverviewAdmin(ScheduleViewerAdmin, ComingPage, NowPage, AskPage):
             facts=[(each.tone, self._link(request, each, snapshot)) for each in remarks],
             headline=_headline(snapshot), charts=list(_charts(span, snapshot, complete=not unknown)), unknown=unknown,
             queues=_queues(snapshot, partial(self._name_queue, request, snapshot)), workers=_workers(snapshot.redis),
-            servers=_servers(snapshot, details=details), at=display.instant(utcnow()), mirrors=mirrors,
+            at=display.instant(utcnow()), mirrors=mirrors,
             places=self.places(request, "changelist"),
         )  # fmt: skip
 
@@ -145,17 +140,9 @@ class OverviewAdmin(ScheduleViewerAdmin, ComingPage, NowPage, AskPage):
 class AlertAdmin(ReadOnlyAdmin):
     """Sent and pending alerts. Workers keep the rows up to date."""
 
-    list_display = ("kind", "name", "shown_state", "text", "queue", "shown_since", "shown_recovered")
+    list_display = ("kind", "name", "text", "queue", "since", "told_at", "recovered_at")
     list_filter = ("kind",)
     search_fields = ("name", "text")
-    shown_since = column(gettext_lazy("since"), lambda row: display.instant(row.since))
-    shown_recovered = column(gettext_lazy("recovered"), lambda row: display.instant(row.recovered_at))
-
-    @admin.display(description=gettext_lazy("state"))
-    def shown_state(self, row: Alert) -> SafeString:
-        if row.recovered_at is not None:
-            return display.badge("good", _("recovered"))
-        return display.badge("bad", _("told")) if row.told_at is not None else display.badge("quiet", _("not told yet"))
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
         """Leave alerts out of the admin's index if none are configured."""
@@ -186,7 +173,7 @@ def _charts(span: Span, snapshot: Snapshot, *, complete: bool) -> Iterator[dict[
             continue
         columns = [_sum_series(tally) if tally else {} for tally in tallies]
         table = [
-            [time, *column.values(), *(_format_seconds(percentile(tally, LAG, share)) for share in SHARES)]
+            [time, *column.values(), *(_format_lag(percentile(tally, LAG, share)) for share in SHARES)]
             for time, column, tally in zip(times, columns, tallies, strict=True)
             if column
         ]
@@ -207,14 +194,8 @@ def _sum_series(tally: Tally) -> dict[str, int]:
     return found
 
 
-def _format_seconds(value: float | None) -> str:
-    """Return "1.5 ms", "100 ms", "4.2 s", "100 s", "17 min" or "3 h": about two digits."""
-    if value is None:
-        return "–"
-    if value >= 10:
-        return format_span(value)
-    number, unit = (value * 1000, "ms") if value < 1 else (value, "s")
-    return f"{number:.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
+def _format_lag(seconds: float | None) -> display.Html:
+    return display.milliseconds(None if seconds is None else timedelta(seconds=seconds))
 
 
 def _queues(
@@ -251,17 +232,3 @@ def _workers(redis: RedisView | None) -> list[list[tuple[str, Any]]]:
             (_("memory"), memory), (_("since"), since), (_("last sign of life"), format_html("{} {}", beat, mark)),
         ])  # fmt: skip
     return rows
-
-
-def _servers(snapshot: Snapshot, *, details: bool) -> list[tuple[str, str]]:
-    lines, redis, using = list[tuple[str, str]](), snapshot.redis, ledger.database()
-    drift = None if snapshot.comparison is None else snapshot.comparison.drift
-    if drift is not None:
-        lines.append((_("Mirror"), _("drift %(count)d") % {"count": drift.total}))
-    if not details:
-        return lines
-    for server in redis.servers if redis is not None else ():
-        used = "" if server.used_bytes is None else f"{server.used_bytes / 2**20:,.0f} MiB"
-        name = f"{server.name} {server.version}".strip().capitalize()
-        lines.append((name, ", ".join(filter(None, [used, server.memory_policy]))))
-    return [*lines, (_("Database"), f"{connections[using].display_name}, {using}")]

@@ -2,9 +2,6 @@
 
 import re
 
-import pytest
-
-from django_delayq.admin import overview
 from django_delayq.admin.charts import ABOVE, BELOW, HEIGHT, bars, spark
 
 SERIES = {"good": ("good", "fine"), "bad": ("bad", "<b>")}
@@ -33,14 +30,3 @@ def test_small_columns_are_as_high_as_their_shares_and_the_title_says_what_they_
     assert rects == [("5", "0", "20"), ("10", "15", "5")]
     assert "<title>&lt;b&gt; at most 4</title>" in drawn
     assert "<rect" not in spark([0, 0], "bad", "") and "<rect" not in spark([], "bad", "")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "label"),
-    [
-        (0.001, "1 ms"), (0.0015, "1.5 ms"), (0.1, "100 ms"), (1.0, "1 s"), (4.2137, "4.2 s"), (10.0, "10 s"),
-        (100.0, "100 s"), (1000.0, "17 min"), (10_000.0, "3 h"), (None, "–"),
-    ],
-)  # fmt: skip
-def test_labels_of_seconds_are_short(seconds: float | None, label: str) -> None:
-    assert overview._format_seconds(seconds) == label
