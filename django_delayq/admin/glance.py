@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,14 +16,14 @@ from django.utils.translation import gettext as _
 
 from .. import conf, ledger, sync
 from ..calls import handover, registry
-from ..exceptions import BrokerError, InvalidRecurrence
+from ..exceptions import BrokerError
 from ..index.keys import grouped
 from ..ledger import chain
 from ..models import Condition, Control, Run, Schedule, Status, Tag, explain_wait
+from ..monitoring.explain import describe_recurrence
 from ..monitoring.problems import Problem, list_remarks, simplify
 from ..monitoring.snapshot import Snapshot, take_snapshot
 from ..recurrence.point import known_ms, utcnow
-from ..recurrence.words import describe
 from . import charts
 from .base import BaseAdmin
 from .display import Html, badge, instant, milliseconds, relative, sentence, status_badge, tone_of, zone_of
@@ -131,10 +130,7 @@ def state_badge(schedule: Schedule, waits: str = "") -> SafeString:
 
 
 def state_reason(schedule: Schedule) -> str:
-    if not schedule.enabled:
-        return schedule.pause_reason
-    state = chain.state_of(schedule)
-    return "" if state.condition == Condition.ACTIVE else state.condition_reason
+    return chain.state_of(schedule).condition_reason if schedule.enabled else schedule.pause_reason
 
 
 def marks(schedule: Schedule) -> SafeString:
@@ -143,14 +139,12 @@ def marks(schedule: Schedule) -> SafeString:
     if is_unmirrored(schedule):
         title = _("Saved in the database, but Redis has not seen it. The workers will make up for it.")
         found.append(badge("warn", _("not yet mirrored"), title))
-    task = None
-    with suppress(Exception):  # code that cannot be imported; the checks report it
-        task = registry.find_task(schedule.task)
-    if task is not None and task.module_path != schedule.task:
+    task = registry.find_task(schedule.task)
+    if task is None:
+        found.append(sentence("bad", _("task missing: will not run")))
+    elif task.module_path != schedule.task:
         title = _("The task is called %(task)s now: DELAYQ['TASK_ALIASES'] says so.") % {"task": task.module_path}
         found.append(badge("quiet", _("alias"), title))
-    elif is_task_missing(schedule.task):
-        found.append(sentence("bad", _("task missing: will not run")))
     if schedule.backend:
         refusal = task and handover.find_refusal(task, schedule.backend, schedule.priority)
         title = _("Each due point is handed over to the TASKS backend %(backend)s.") % {"backend": schedule.backend}
@@ -180,13 +174,7 @@ def recurrence_words(schedule: Schedule) -> Html:
     if schedule.kind == Schedule.Kind.ONCE:
         at = format_html(_("once at {}"), instant(schedule.at, zone_of(schedule)))
         return format_html("{}, {}", at, schedule.timezone)
-    try:
-        words = describe(schedule.recurrence)
-    except InvalidRecurrence as error:
-        return str(error)
-    if schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH:
-        words += _(", from the end of the last run")
-    return words
+    return describe_recurrence(schedule)
 
 
 def next_due(schedule: Schedule, redis: Redis, waits: str = "") -> Html:

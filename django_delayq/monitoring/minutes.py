@@ -11,6 +11,7 @@ outage of a server, or during a pause of its queue or task.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
@@ -38,15 +39,11 @@ def roll_up(broker: Broker, now_ms: int) -> int:
     minutes = MinuteCounts(broker)
     moved = sum(_move(minutes, queue, now_ms // MINUTE_MS - SETTLED_MINUTES - 1) for queue in broker.config.queues)
     now = from_ms(now_ms)
-    try:
-        for _ in range(MOST_BATCHES):
-            if ledger.merge_minutes(now - MINUTES_KEPT) < ledger.BATCH:
-                break
-    except ledger.Overtaken:
-        return moved
-    for _ in range(MOST_BATCHES):
-        if ledger.forget_hours(now - HOURS_KEPT) < ledger.BATCH:
-            break
+    with suppress(ledger.Overtaken):
+        for work, before in ((ledger.merge_minutes, now - MINUTES_KEPT), (ledger.forget_hours, now - HOURS_KEPT)):
+            for _ in range(MOST_BATCHES):
+                if work(before) < ledger.BATCH:
+                    break
     return moved
 
 

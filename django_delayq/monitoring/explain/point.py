@@ -19,7 +19,7 @@ from ...recurrence.preview import clock_changes
 from ...recurrence.words import describe
 from .moment import Moment
 from .outcome import shown, span
-from .standing import Standing
+from .standing import Standing, counts_from_finish
 
 MOST_ROWS = 10
 
@@ -118,7 +118,7 @@ def _no_point(standing: Standing, rule: Recurrence, moment: Moment) -> Iterator[
         yield standing.at(_("It ended at %(time)s (end_at)."), schedule.end_at)
     if moment.first <= schedule.effective_from:
         yield _edited(standing)
-    if standing.counts_from_finish:
+    if counts_from_finish(schedule):
         yield _("Its points are counted from the end of the last run, so that the past ones are those of the ledger.")
     cron = _cron_of(rule)
     local = moment.first.astimezone(standing.zone)

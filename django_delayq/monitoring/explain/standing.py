@@ -102,6 +102,19 @@ class Entry:
                 yield problem.message
 
 
+def describe_recurrence(schedule: Schedule) -> str:
+    """Return the recurrence in words, or its error."""
+    try:
+        words = describe(schedule.recurrence)
+    except InvalidRecurrence as error:
+        return str(error)
+    return words + (_(", from the end of the last run") if counts_from_finish(schedule) else "")
+
+
+def counts_from_finish(schedule: Schedule) -> bool:
+    return schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH
+
+
 class Standing:
     """A schedule's current definition, ledger rows and entry in Redis, as sentences."""
 
@@ -135,18 +148,7 @@ class Standing:
         return text % {"time": shown(instant, self.zone)}
 
     def headline(self) -> str:
-        """Return the name and the recurrence in words, or the error of the recurrence."""
-        try:
-            words = describe(self.schedule.recurrence)
-        except InvalidRecurrence as error:
-            words = str(error)
-        if self.counts_from_finish:
-            words += _(", from the end of the last run")
-        return f"{self.schedule.name}: {words}"
-
-    @property
-    def counts_from_finish(self) -> bool:
-        return self.schedule.kind == Schedule.Kind.EVERY and self.schedule.every_from == Schedule.EveryFrom.FINISH
+        return f"{self.schedule.name}: {describe_recurrence(self.schedule)}"
 
     def obstacles(self) -> Iterator[str]:
         """Yield what keeps the schedule from starting a run, each with what to do."""
