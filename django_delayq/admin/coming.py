@@ -1,4 +1,4 @@
-"""Coming up: the next seven days as a heat map, and the next runs. `monitoring.coming` counts."""
+"""Coming up: the next seven days as a heat map. `monitoring.coming` counts."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -15,15 +15,12 @@ from .. import ledger
 from ..monitoring import coming
 from ..monitoring.coming import HOUR
 from ..recurrence.point import utcnow
-from . import display
 from .base import BaseAdmin
 from .glance import format_held
 
 HOURS = 168
 #: Number of shades of cells that are not empty.
 SHADES = 6
-#: Maximum next runs listed.
-MOST_NAMED = 20
 
 
 class Cell(NamedTuple):
@@ -38,7 +35,7 @@ class ComingPage(BaseAdmin):
     """A page for users who may view schedules."""
 
     def coming_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the map of the coming days, of all queues or of one, and the next runs."""
+        """Show the map of the coming days, of all queues or of one."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         now, chosen, sample = utcnow(), request.GET.get("queue", ""), coming.read()
@@ -56,10 +53,6 @@ class ComingPage(BaseAdmin):
             ],
             heads=[f"{hour:02}" for hour in range(24)], zone=timezone.get_current_timezone_name(),
             rows=_days(counts, hours.first) if any(counts) else [],
-            runs=[
-                (display.instant(due_at), self.address("change", row.pk, model="schedule"), row.name, row.queue)
-                for due_at, row in coming.next_runs(now, MOST_NAMED)
-            ],
         )  # fmt: skip
 
 

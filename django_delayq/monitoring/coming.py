@@ -1,7 +1,6 @@
-"""Upcoming due points of all schedules: counts by hour, and the next runs by name."""
+"""Upcoming due points of all schedules, counted by hour."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -12,11 +11,10 @@ from django.db.models.functions import Mod
 from .. import ledger
 from ..exceptions import InvalidRecurrence
 from ..ledger.chain import state_of
-from ..ledger.rows import AnySchedule, ScheduleRow
-from ..models import Condition, Schedule, ScheduleState
+from ..ledger.rows import AnySchedule
+from ..models import Condition, Schedule
 from ..recurrence import Cron, Every, Recurrence, Windowed
 from ..recurrence.point import MICROSECOND
-from ..recurrence.preview import preview
 
 #: Number of enabled schedules that are all read; of more, an even sample of at most as many.
 MOST_READ = 2_000
@@ -44,23 +42,9 @@ class Sample(NamedTuple):
 def read() -> Sample:
     """Return all schedules that may run, or an even sample of them: always the same ones, by their primary keys."""
     enabled = Schedule.objects.using(ledger.database()).filter(enabled=True).order_by()
-    weight = max(1, -(-enabled.count() // MOST_READ))
+    weight = -(-enabled.count() // MOST_READ) | 1  # odd, because keys may be all even or all odd
     pks = enabled.alias(rest=Mod("pk", Value(weight))).filter(rest=0).values_list("pk", flat=True)
-    return Sample(_load(pks), weight)
-
-
-def next_runs(now: datetime, most: int) -> list[tuple[datetime, ScheduleRow]]:
-    """Return the next due points, the earliest first, each with its schedule."""
-    states = ScheduleState.objects.using(ledger.database()).filter(next_due_at__gte=now, schedule__enabled=True)
-    found = []
-    for row in _load(states.order_by("next_due_at").values_list("pk", flat=True)[:most]):
-        with suppress(InvalidRecurrence, ValueError):  # a worker will park it
-            found += [(point.due_at, row) for point in preview(row, most, now) if point.runs]
-    return sorted(found, key=lambda each: (each[0], each[1].name))[:most]
-
-
-def _load(pks: Iterable[int]) -> list[ScheduleRow]:
-    return [row for row in ledger.load_schedules(pks).values() if goes_on(row)]
+    return Sample([row for row in ledger.load_schedules(pks).values() if goes_on(row)], weight)
 
 
 class Hours(NamedTuple):

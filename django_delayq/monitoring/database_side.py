@@ -3,12 +3,8 @@
 Note [Expected within]
 `Schedule.expected_within` is the maximum time between a due point and a success. A schedule is late if that time has
 passed since a due point of its current definition, and no run due at that point or later has succeeded, including
-manual runs and backfills. Disabled and parked schedules, and those whose queue or task is paused, are not late. An edit
-of the recurrence starts anew, because points of the former definition are not run any more. A run that was handed over
-has succeeded once the other backend accepted it.
-
-Candidates come from the states: the next undecided point has passed, or the last decided point did not succeed. Only
-their runs are read.
+manual runs and backfills. Disabled and parked schedules, and those whose queue or task is paused, are not late. Only
+the runs of schedules are read whose next point has passed, or whose last decided point did not succeed.
 """
 
 from collections import Counter
@@ -158,17 +154,15 @@ def count_failed_jobs() -> Counter[str]:
 def count_refused() -> Named:
     """Count the enabled schedules whose TASKS backend rejects their task: one check for each combination."""
     rows = _schedules().filter(enabled=True).exclude(backend="")
-    count, names = 0, list[str]()
+    count, refused = 0, Q()
     combinations = rows.order_by().values_list("task", "backend", "priority").annotate(count=Count("pk"))
     for path, backend, priority, number in combinations:
         task = registry.find_task(path)
-        if task is None or handover.find_refusal(task, backend, priority) is None:
-            continue
-        count += number
-        if len(names) < NAMES_SHOWN:
-            some = rows.filter(task=path, backend=backend, priority=priority).order_by("name")
-            names += some.values_list("name", flat=True)[: NAMES_SHOWN - len(names)]
-    return Named(count, tuple(names))
+        if task is not None and handover.find_refusal(task, backend, priority) is not None:
+            count += number
+            refused |= Q(task=path, backend=backend, priority=priority)
+    found = rows.filter(refused).order_by("name").values_list("name", flat=True)[:NAMES_SHOWN] if count else ()
+    return Named(count, tuple(found))
 
 
 def find_unknown_tasks() -> list[str]:

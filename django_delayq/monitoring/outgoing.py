@@ -30,8 +30,7 @@ class _Unredirected(HTTPRedirectHandler):
 def post(url: str, body: bytes, headers: Mapping[str, str], *, hosts: Collection[str], timeout_seconds: float) -> None:
     """Post a body and return if the response is a success (2xx); fail after the timeout.
 
-    A socket's own timeout restarts with each address of a host and each received byte. So the request has a thread of
-    its own, which is abandoned after the timeout.
+    The request has a thread, which is abandoned then: a socket's timeout restarts with each address and each byte.
 
     Raises:
         DeliveryFailed: The host is not listed, does not answer in time, or answers with another status. The message

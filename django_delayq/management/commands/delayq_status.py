@@ -15,7 +15,7 @@ from django.db import Error
 from django_delayq import conf, ledger
 from django_delayq.calls.validators import is_storable
 from django_delayq.index.counters import LAG, by_queue, outcomes, percentile
-from django_delayq.models import Control, Run, Schedule
+from django_delayq.models import Control, Schedule
 from django_delayq.monitoring import alerts, explain
 from django_delayq.monitoring.database_side import MOST_COUNTED, Named
 from django_delayq.monitoring.minutes import sum_rows
@@ -116,7 +116,9 @@ def _explain(options: dict[str, Any]) -> list[str]:
     if options["job"] is not None:
         if options["schedule"] is not None or options["at"] is not None or count is not None:
             raise CommandError("--job takes no schedule, --at or --next.")
-        return explain.explain_job(_find_job(options["job"]), now)
+        if (job := explain.find_job(options["job"])) is None:
+            raise CommandError(f"There is no job with the id {options['job'][:200]!r}; its row may have expired.")
+        return explain.explain_job(job, now)
     schedule = _find(options["schedule"])
     if count is not None and not 1 <= count <= MOST_SHOWN:
         raise CommandError(f"--next must be from 1 to {MOST_SHOWN}, not {count}.")
@@ -130,13 +132,6 @@ def _explain(options: dict[str, Any]) -> list[str]:
         return lines if count is None else lines + explain.list_next(schedule, count)
     except (ValueError, OverflowError) as error:  # InvalidRecurrence is one
         raise CommandError(str(error)) from error
-
-
-def _find_job(text: str) -> Run:
-    job = explain.find_job(text)
-    if job is None:
-        raise CommandError(f"There is no job with the id {text[:200]!r}; its row may have expired.")
-    return job
 
 
 def _find(text: str) -> Schedule:

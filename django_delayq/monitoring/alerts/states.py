@@ -82,14 +82,14 @@ def _of_failed_jobs(failed: Mapping[str, int]) -> Iterator[Problem]:
 
 def _find_failing(most: int, among: Collection[int] | None) -> list[Problem]:
     alerts = conf.get_config().alerts
-    rows = _find(most, among, failing_streak__gte=1 if alerts is None else alerts.failures)
-    return [_problem("failing", row, _failed(row.state.failing_streak), count=row.state.failing_streak) for row in rows]
-
-
-def _failed(count: int) -> str:
-    return ngettext(
-        "%(name)s (%(task)s) has failed.", "%(name)s (%(task)s) has failed %(count)d times in a row.", count
-    )
+    found = []
+    for row in _find(most, among, failing_streak__gte=1 if alerts is None else alerts.failures):
+        count = row.state.failing_streak
+        text = ngettext(
+            "%(name)s (%(task)s) has failed.", "%(name)s (%(task)s) has failed %(count)d times in a row.", count
+        )
+        found.append(_problem("failing", row, text, count=count))
+    return found
 
 
 def _find_parked(most: int, among: Collection[int] | None) -> list[Problem]:
