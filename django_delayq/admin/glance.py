@@ -1,7 +1,7 @@
 """A schedule's state, next due point and last outcomes, and the overall health. Reads a page's entries in one query."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -62,9 +62,9 @@ class Health(NamedTuple):
     remarks: Sequence[Problem]
 
 
-def read_health(*, details: bool) -> Health:
-    """Take a brief snapshot; `details` as in `simplify`."""
-    snapshot = take_snapshot(briefly=True)
+def read_health(*, details: bool, used: Mapping[str, Sequence[str]] | None = None) -> Health:
+    """Take a brief snapshot; `details` as in `simplify`, `used` as in `take_snapshot`."""
+    snapshot = take_snapshot(used=used, briefly=True)
     problems = simplify(snapshot.problems, snapshot.redis, details=details)
     return Health(snapshot, problems, list_remarks(snapshot.problems))
 
@@ -101,7 +101,7 @@ class ScheduleChangeList(ChangeList):
             tagged = Tag.objects.filter(schedule__in=self.result_list) if used_by(request)["tag"] else ()
             tags = grouped(tagged, lambda tag: tag.schedule_id)
             self.details = self.model_admin.has_change_permission(request)
-            self.health = read_health(details=self.details)
+            self.health = read_health(details=self.details, used=used_by(request))
             for row in self.result_list:
                 row.redis, row.recent, row.shown_tags = self.redis, newest.get(row.pk, ()), tags.get(row.pk, ())
                 row.waits = explain_wait(self.health.snapshot.held_back or (), (row.queue, row.task))

@@ -8,7 +8,7 @@ the runs of schedules are read whose next point has passed, or whose last decide
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -120,7 +120,7 @@ def restarted_runs() -> QuerySet[Run]:
     return ledger.with_status(Status.RUNNING).filter(reclaims__gte=OFTEN)
 
 
-def count_states(most: int) -> StateCounts:
+def count_states(most: int, names: int) -> StateCounts:
     """Count up to `most` of each kind, in one query, and read the first names of those that there are."""
     states = ScheduleState._base_manager.using(ledger.database())
     kinds = [
@@ -129,7 +129,7 @@ def count_states(most: int) -> StateCounts:
     ]
     *counts, paused, restarted = ledger.count_up_to(most, *kinds, _schedules().paused(), restarted_runs())
     failing, parked = (
-        Named(count, tuple(rows.values_list("name", flat=True)[:NAMES_SHOWN]) if count else ())
+        Named(count, tuple(rows.values_list("name", flat=True)[:names]) if count and names else ())
         for count, rows in zip(counts, kinds, strict=True)
     )
     return StateCounts(failing, parked, paused, restarted)
@@ -165,14 +165,20 @@ def count_refused() -> Named:
     return Named(count, tuple(found))
 
 
-def find_unknown_tasks() -> list[str]:
-    """Return the tasks of schedules that no installed app has, of at most MOST_UNKNOWN."""
-    return [path for path in _schedules().used(MOST_UNKNOWN, "task")["task"] if registry.find_task(path) is None]
+def read_used() -> dict[str, list[str]]:
+    """Return the queues and tasks of schedules ("queue" and "task"), at most MOST_UNKNOWN of each."""
+    used: dict[str, list[str]] = _schedules().used(MOST_UNKNOWN, "queue", "task")
+    return used
 
 
-def count_unknown() -> Named:
-    """Count the enabled schedules whose task no installed app has."""
-    unknown = find_unknown_tasks()
+def find_unknown_tasks(tasks: Iterable[str]) -> list[str]:
+    """Return those of these tasks that no installed app has."""
+    return [path for path in tasks if registry.find_task(path) is None]
+
+
+def count_unknown(tasks: Iterable[str]) -> Named:
+    """Count the enabled schedules whose task, one of these, no installed app has."""
+    unknown = find_unknown_tasks(tasks)
     if not unknown:
         return Named(0, ())
     # As an expression, `enabled` cannot use its index, so the database uses that of the task.
@@ -236,8 +242,10 @@ def _successes() -> QuerySet[Run]:
     return Run._base_manager.filter(schedule=OuterRef("pk"), status=Status.SUCCEEDED, due_at__gte=OuterRef("point"))
 
 
-def compare(broker: Broker, *, most: int = sync.MOST_COMPARED) -> Comparison:
+def compare(broker: Broker, queues: Iterable[str], *, most: int = sync.MOST_COMPARED) -> Comparison:
     """Compare Redis with the database by counts of at most `most`; only moved and deleted entries are read one by one.
+
+    `queues` are those of schedules.
 
     Raises:
         BrokerError: Redis does not answer, or answers with an error.
@@ -247,7 +255,7 @@ def compare(broker: Broker, *, most: int = sync.MOST_COMPARED) -> Comparison:
         sync.check_layout(broker, claim=False)
     except ForeignLayout as error:
         return Comparison("foreign", str(error))
-    unnamed = find_unnamed()
+    unnamed = find_unnamed(queues)
     without = [each.name for each in unnamed if each.kind == "queue"]
     drift = sync.drift(broker, most=min(most, MOST_READ) if without else most, without=without)
     return Comparison(
@@ -258,13 +266,12 @@ def compare(broker: Broker, *, most: int = sync.MOST_COMPARED) -> Comparison:
     )
 
 
-def find_unnamed() -> list[Unnamed]:
-    """Return what schedules, runs and jobs name and the settings of this process do not.
+def find_unnamed(used: Iterable[str]) -> list[Unnamed]:
+    """Return what schedules, of these queues, runs and jobs name and the settings of this process do not.
 
     Only the oldest open jobs and ordered runs are read, because rows that no worker runs are among them. Rows younger
     than STALE may come from newer code or settings, and are left out.
     """
-    used = _schedules().used(MOST_UNKNOWN, "queue")["queue"]
     rows = [ledger.with_status(status).order_by("pk") for status in ledger.OPEN_STATUSES]
     ordered, jobs = Counter[str](), {kind: Counter[str]() for kind in ("queue", "task", "backend")}
     names = ("origin", *jobs)

@@ -81,18 +81,20 @@ class Snapshot:
         self.blind.setdefault(problem.code, problem)
 
 
-def take_snapshot(*, briefly: bool = False) -> Snapshot:
+def take_snapshot(*, used: Mapping[str, Sequence[str]] | None = None, briefly: bool = False) -> Snapshot:
     """Take a snapshot in the caller's thread, with the limits of a web request.
 
-    `briefly` leaves failed jobs out, and of the last hour all but the minutes of the load.
+    `used` are the queues and tasks of schedules, if known. `briefly` leaves failed jobs out, and of the last hour all
+    but the minutes of the load.
     """
     snapshot = Snapshot()
+    used = used or snapshot.attempt(database.read_used) or {"queue": (), "task": ()}
     if conf.get_config().mirror:
         snapshot.redis = snapshot.attempt(lambda: ask(read_redis))
     if snapshot.redis is not None:
-        compare = partial(database.compare, most=database.MOST_COUNTED)
+        compare = partial(database.compare, queues=used["queue"], most=database.MOST_COUNTED)
         snapshot.comparison = snapshot.attempt(lambda: ask(compare))
-    _read_database(snapshot, database.MOST_SHOWN)
+    _read_database(snapshot, used["task"], database.MOST_SHOWN, names=0)
     _read_minutes(snapshot, briefly=briefly)
     if not briefly:
         snapshot.failed_jobs = snapshot.attempt(database.count_failed_jobs)
@@ -141,10 +143,14 @@ def _read_redis_in_full(snapshot: Snapshot, broker: Broker, deadline: float) -> 
     if redis is None:
         return
     snapshot.pruned = snapshot.attempt(lambda: read_last(broker))
-    first = snapshot.attempt(lambda: database.compare(broker))
+
+    def compare() -> Comparison:
+        return database.compare(broker, database.read_used()["queue"])
+
+    first = snapshot.attempt(compare)
     if first is not None and first.excess(redis) and time.monotonic() + AGAIN_SECONDS < deadline:
         time.sleep(AGAIN_SECONDS)  # workers do not signal the end of their writes
-        again = snapshot.attempt(lambda: database.compare(broker))
+        again = snapshot.attempt(compare)
         first = min(again or first, first, key=lambda each: each.excess(redis))
     snapshot.comparison = first
 
@@ -156,18 +162,19 @@ def _read_database_in_full(snapshot: Snapshot, broker: Broker, deadline: float) 
 
     snapshot.vendor = snapshot.attempt(reach) or ""
     if snapshot.vendor:
-        _read_database(snapshot, database.MOST_COUNTED)
+        used = snapshot.attempt(database.read_used) or {"task": []}
+        _read_database(snapshot, used["task"], database.MOST_COUNTED, names=database.NAMES_SHOWN)
         snapshot.refused = snapshot.attempt(database.count_refused)
         snapshot.open_runs = snapshot.attempt(database.count_open_runs)
         snapshot.failed_jobs = snapshot.attempt(database.count_failed_jobs)
         _read_minutes(snapshot, broker)
 
 
-def _read_database(snapshot: Snapshot, most: int) -> None:
+def _read_database(snapshot: Snapshot, tasks: Sequence[str], most: int, *, names: int) -> None:
     snapshot.held_back = snapshot.attempt(lambda: list(Control.objects.using(ledger.database()).in_force()))
-    snapshot.unknown_tasks = snapshot.attempt(database.count_unknown)
+    snapshot.unknown_tasks = snapshot.attempt(lambda: database.count_unknown(tasks))
     snapshot.late = snapshot.attempt(database.count_late)
-    snapshot.states = snapshot.attempt(lambda: database.count_states(most))
+    snapshot.states = snapshot.attempt(lambda: database.count_states(most, names))
 
 
 def _read_minutes(snapshot: Snapshot, broker: Broker | None = None, *, briefly: bool = False) -> None:

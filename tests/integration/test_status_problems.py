@@ -318,8 +318,8 @@ def test_what_a_worker_is_just_writing_is_no_difference(well, monkeypatch):
 
     compare = database_side.compare
 
-    def compare_then_enqueue(broker):
-        looks.append(compare(broker))
+    def compare_then_enqueue(broker, queues):
+        looks.append(compare(broker, queues))
         sync.put_runs(well, [run])
         return looks[-1]
 

@@ -35,7 +35,7 @@ from ...conf.alerts import AlertSettings
 from ...models import Alert, Condition, Schedule, ScheduleState
 from ...recurrence.point import utcnow
 from ...signals import alert_changed
-from ..database_side import MOST_UNKNOWN, enabled_with, find_late, find_unknown_tasks
+from ..database_side import MOST_UNKNOWN, enabled_with, find_late, find_unknown_tasks, read_used
 from ..problems import Problem
 from ..snapshot import Snapshot, take_snapshot
 
@@ -99,7 +99,9 @@ def _find_parked(most: int, among: Collection[int] | None) -> list[Problem]:
 
 
 def _find_unknown(most: int, among: Collection[int] | None) -> list[Problem]:
-    rows: QuerySet[Schedule] = Schedule.objects.using(ledger.database()).filter(task__in=find_unknown_tasks())
+    rows: QuerySet[Schedule] = Schedule.objects.using(ledger.database()).filter(
+        task__in=find_unknown_tasks(read_used()["task"])
+    )
     rows = (rows if among is None else rows.filter(pk__in=among)).order_by("task")[:MOST_UNKNOWN]
     text = _("%(name)s names the task %(task)s, which no installed app has, and none of its points runs.")
     return [_problem("unknown_task", row, text) for row in rows if row.enabled][:most]
