@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from .. import conf
 from ..exceptions import BrokerError
 from ..index.connection import DamagedKeys
 from ..index.counters import DISCARDED
@@ -285,7 +286,7 @@ def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
         yield Problem("out_of_sync", text % {"count": count})
 
 
-def explain_failure(error: Exception, alias: str) -> Problem:
+def explain_failure(error: Exception) -> Problem:
     """Return the problem for an error, in one line without credentials."""
     said = redact_text(" ".join(str(error).split()) or type(error).__name__).rstrip(". ?")
     if isinstance(error, DamagedKeys):
@@ -293,7 +294,7 @@ def explain_failure(error: Exception, alias: str) -> Problem:
         return Problem("redis_unfit", text % {"error": said})
     if isinstance(error, BrokerError):
         text = _("%(error)s. Start Redis, or correct its address: the alias %(alias)s in CACHES.")
-        return Problem("redis_unreachable", text % {"error": said, "alias": alias}, BLIND)
+        return Problem("redis_unreachable", text % {"error": said, "alias": conf.get_config().redis}, BLIND)
     if isinstance(error, MissingTables):
         return Problem("database_unreachable", said, BLIND)
     text = _(

@@ -151,10 +151,7 @@ def _worker_view(name: str, beat_ms: int, text: str, now_ms: int) -> WorkerView:
         queues=tuple(filter(str.isprintable, map(str, queues))) if isinstance(queues, list) else (),
         heartbeat_age=max(0.0, (now_ms - beat_ms) / 1000),
         uptime=None if started is None else max(0.0, round(now_ms / 1000 - started, 3)),
-        running=_whole(details.get("running")),
-        held=_whole(details.get("held")),
-        threads=_whole(details.get("threads")),
-        memory_mb=_whole(details.get("memory_mb")),
+        **{name: _whole(details.get(name)) for name in ("running", "held", "threads", "memory_mb")},
     )
 
 

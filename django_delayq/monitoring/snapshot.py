@@ -42,8 +42,6 @@ class Snapshot:
     Counts are limited: see `database_side`.
     """
 
-    alias: str = field(default_factory=lambda: conf.get_config().redis)
-    prefix: str = field(default_factory=lambda: conf.get_config().prefix)
     redis: RedisView | None = None
     comparison: Comparison | None = None
     #: The kind of the database, '' if it does not answer.
@@ -73,7 +71,7 @@ class Snapshot:
         try:
             return question()
         except (BrokerError, DatabaseError, InterfaceError, MissingTables) as error:
-            self.note(explain_failure(error, self.alias))
+            self.note(explain_failure(error))
             return None
 
     def note(self, problem: Problem) -> None:
@@ -121,9 +119,9 @@ def take_snapshot_within(seconds: float, *, max_lag: float = MAX_LAG_SECONDS) ->
         side.join(max(0.0, deadline - time.monotonic()))
     snapshot = replace(snapshot, blind=dict(snapshot.blind))  # a late thread is abandoned, and writes to the other one
     if snapshot.redis is None and "redis_unfit" not in snapshot.blind:
-        snapshot.note(explain_failure(BrokerUnavailable(_("Redis did not answer in time")), snapshot.alias))
+        snapshot.note(explain_failure(BrokerUnavailable(_("Redis did not answer in time"))))
     if not snapshot.vendor:
-        snapshot.note(explain_failure(DatabaseError(_("no answer in time")), snapshot.alias))
+        snapshot.note(explain_failure(DatabaseError(_("no answer in time"))))
     elif snapshot.redis is not None and snapshot.comparison is None:
         text = _("Redis and the database could not be compared in time. Give it more: --timeout SECONDS")
         snapshot.note(Problem("database_unreachable", text, BLIND))

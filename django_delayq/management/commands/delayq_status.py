@@ -215,7 +215,7 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
             for each in snapshot.problems
             if each.is_wrong
         ],
-        "prefix": snapshot.prefix,
+        "prefix": conf.get_config().prefix,
         "layout": compared and compared.layout,
         "redis": redis and list(map(asdict, redis.servers)),
         "workers": redis and [{**asdict(worker), "live": worker.live} for worker in redis.workers],

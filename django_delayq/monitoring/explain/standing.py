@@ -119,8 +119,7 @@ class Standing:
     """A schedule's current definition, ledger rows and entry in Redis, as sentences."""
 
     def __init__(self, schedule: Schedule, now: datetime) -> None:
-        self.schedule = schedule
-        self.now = now
+        self.schedule, self.now = schedule, now
         self.zone = get_zone(schedule.timezone)
         self.state = chain.state_of(schedule)
         self.entry = Entry(chain.member_of(schedule.pk), schedule.queue)
