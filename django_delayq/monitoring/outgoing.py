@@ -47,11 +47,11 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, hosts: Collection
 
     Thread(target=copy_context().run, args=(send,), name="delayq-post", daemon=True).start()
     try:
-        said = answered.result(timeout_seconds)
+        failure = answered.result(timeout_seconds)
     except TimeoutError:
-        said = "cannot be reached: TimeoutError"
-    if said:
-        raise DeliveryFailed(f"{urlsplit(url).netloc} {said}.")
+        failure = "cannot be reached: TimeoutError"
+    if failure:
+        raise DeliveryFailed(f"{urlsplit(url).netloc} {failure}.")
 
 
 def _send(request: Request, timeout_seconds: float) -> str:

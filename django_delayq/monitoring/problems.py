@@ -288,17 +288,17 @@ def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
 
 def explain_failure(error: Exception) -> Problem:
     """Return the problem for an error, in one line without credentials."""
-    said = redact_text(" ".join(str(error).split()) or type(error).__name__).rstrip(". ?")
+    reason = redact_text(" ".join(str(error).split()) or type(error).__name__).rstrip(". ?")
     if isinstance(error, DamagedKeys):
         text = _("%(error)s. A running worker deletes it and rebuilds within seconds; start one if none runs.")
-        return Problem("redis_unfit", text % {"error": said})
+        return Problem("redis_unfit", text % {"error": reason})
     if isinstance(error, BrokerError):
         text = _("%(error)s. Start Redis, or correct its address: the alias %(alias)s in CACHES.")
-        return Problem("redis_unreachable", text % {"error": said, "alias": conf.get_config().redis}, BLIND)
+        return Problem("redis_unreachable", text % {"error": reason, "alias": conf.get_config().redis}, BLIND)
     if isinstance(error, MissingTables):
-        return Problem("database_unreachable", said, BLIND)
+        return Problem("database_unreachable", reason, BLIND)
     text = _(
         "The database cannot be used now: %(error)s. Start it, or correct DATABASES; after an upgrade run: manage.py "
         "migrate"
     )
-    return Problem("database_unreachable", text % {"error": said}, BLIND)
+    return Problem("database_unreachable", text % {"error": reason}, BLIND)

@@ -56,10 +56,10 @@ def find_conditions(snapshot: Snapshot, known: Mapping[str, list[int]]) -> Itera
     yield from (problem for problem in snapshot.problems if problem.is_wrong and problem.code not in SUMS)
     yield from _of_failed_jobs(snapshot.failed_jobs or {})
     for kind, find in FINDERS.items():
-        told = known.get(kind, [])
-        yield from find(len(told), told) if told else ()
-        fresh = [each for each in find(MOST + 1, None) if int(each.subject) not in told]
-        room = max(0, MOST - len(told))
+        former = known.get(kind, [])
+        yield from find(len(former), former) if former else ()
+        fresh = [each for each in find(MOST + 1, None) if int(each.subject) not in former]
+        room = max(0, MOST - len(former))
         yield from fresh[:room]
         if len(fresh) > room:
             text = _(

@@ -18,7 +18,7 @@ from ...recurrence.point import MICROSECOND
 from ...recurrence.preview import clock_changes
 from ...recurrence.words import describe
 from .moment import Moment
-from .outcome import shown, span
+from .outcome import format_instant, format_span
 from .standing import Standing, counts_from_finish
 
 MOST_ROWS = 10
@@ -57,7 +57,10 @@ def _busy_with(standing: Standing, skipped: Run) -> Iterator[str]:
         if row.status in OPEN:
             yield standing.at(_("It was busy with the run of %(time)s, which has not ended."), row.due_at)
         elif row.finished_at is not None and row.status != Status.SKIPPED:
-            values = {"time": shown(row.due_at, standing.zone), "end": shown(row.finished_at, standing.zone)}
+            values = {
+                "time": format_instant(row.due_at, standing.zone),
+                "end": format_instant(row.finished_at, standing.zone),
+            }
             yield _("It was busy with the run of %(time)s, which ended at %(end)s.") % values
         else:
             continue
@@ -162,7 +165,7 @@ def _about_point(standing: Standing, rule: Recurrence, point: datetime) -> Itera
         return
     stopped = list(standing.obstacles())
     wake = chain.wake_of(schedule, point)
-    values = {"time": shown(point, standing.zone), "span": span(abs(wake - standing.now))}
+    values = {"time": format_instant(point, standing.zone), "span": format_span(abs(wake - standing.now))}
     if wake > standing.now:
         yield _("%(time)s is still to come, in %(span)s.") % values
         if wake != point:
@@ -179,7 +182,7 @@ def _about_point(standing: Standing, rule: Recurrence, point: datetime) -> Itera
     if standing.open_rows and standing.open_rows[0].due_at < point:
         row = standing.open_rows[0]
         text = _("It waits for an earlier point of the schedule: %(due)s (%(status)s).")
-        yield text % {"due": shown(row.due_at, standing.zone), "status": Status(row.status).label}
+        yield text % {"due": format_instant(row.due_at, standing.zone), "status": Status(row.status).label}
     yield from standing.in_redis()
 
 

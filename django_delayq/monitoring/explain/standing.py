@@ -21,7 +21,7 @@ from ...recurrence.words import describe
 from ...recurrence.zone import get_zone
 from ..problems import simplify
 from ..snapshot import take_snapshot
-from .outcome import describe_run, shown
+from .outcome import describe_run, format_instant
 
 #: Problems that keep due entries waiting.
 OF_QUEUES = ("no_worker", "overdue", "redis_unfit")
@@ -68,7 +68,7 @@ class Entry:
             return
         point = self.point or score
         since = score if self.view.score_ms else point  # score 0: its turn has come, at a time that is not known
-        values = {"point": shown(point, zone), "score": shown(since, zone), "worker": worker}
+        values = {"point": format_instant(point, zone), "score": format_instant(since, zone), "worker": worker}
         if self.view.leased and worker:
             text = _("Worker %(worker)s holds the lease on %(point)s until %(score)s, or renews it.")
         elif self.view.leased:
@@ -144,7 +144,7 @@ class Standing:
 
     def at(self, text: str, instant: datetime) -> str:
         """Fill the %(time)s of a text."""
-        return text % {"time": shown(instant, self.zone)}
+        return text % {"time": format_instant(instant, self.zone)}
 
     def headline(self) -> str:
         return f"{self.schedule.name}: {describe_recurrence(self.schedule)}"
@@ -153,10 +153,9 @@ class Standing:
         """Yield what keeps the schedule from starting a run, each with what to do."""
         schedule, reason = self.schedule, {"reason": _sentence(self.state.condition_reason)}
         if not schedule.enabled:
-            said = f" ({schedule.pause_reason})" if schedule.pause_reason else ""
-            user = _find_pauser(schedule)
-            said += " " + _("by %(user)s") % {"user": user} if user else ""
-            yield _("It is paused%(reason)s: no run starts until it is resumed.") % {"reason": said}
+            user, why = _find_pauser(schedule), f" ({schedule.pause_reason})" if schedule.pause_reason else ""
+            why += " " + _("by %(user)s") % {"user": user} if user else ""
+            yield _("It is paused%(reason)s: no run starts until it is resumed.") % {"reason": why}
         if self.state.condition == Condition.PARKED:
             yield _("It is parked: %(reason)s Edit the schedule.") % reason
         elif self.state.condition == Condition.EXHAUSTED:
@@ -248,7 +247,7 @@ def explain_state(schedule: Schedule, now: datetime) -> list[str]:
         with suppress(InvalidRecurrence):
             point = chain.next_point(schedule, standing.state)
     if point is not None:
-        lines.append(_("Next: %(point)s.") % {"point": shown(point, standing.zone)})
+        lines.append(_("Next: %(point)s.") % {"point": format_instant(point, standing.zone)})
     rows = Run._base_manager.using(ledger.database()).filter(schedule_id=schedule.pk, due_at__lte=now)
     last = rows.order_by("-due_at").first()
     if last is None:
@@ -266,7 +265,7 @@ def list_next(schedule: Schedule, count: int) -> list[str]:
     lines = []
     for point in schedule.preview(count):
         notes = f"  {'; '.join(point.annotations)}" if point.annotations else ""
-        lines.append(f"{shown(point.due_at, zone)}{notes}")
+        lines.append(f"{format_instant(point.due_at, zone)}{notes}")
     if not schedule.enabled:
         lines.append(_("It is not enabled: none of these will run."))
     elif registry.find_task(schedule.task) is None:
@@ -292,14 +291,14 @@ def explain_job(job: Run, now: datetime) -> list[str]:
     """Explain why a job waits, where it runs, or how it ended."""
     zone = get_zone(conf.project_timezone())
     values = {"task": job.task, "pk": job.pk, "queue": job.queue, "backend": job.backend}
-    values["time"] = shown(job.created_at, zone)
+    values["time"] = format_instant(job.created_at, zone)
     lines = [
         _("%(task)s: job %(pk)d, enqueued at %(time)s in queue %(queue)s by the TASKS alias %(backend)s.") % values,
         *describe_run(job, zone, attempts=_attempts(job)),
     ]
     if not Status(job.status).is_open:
         if job.expires_at is not None:
-            lines.append(_("Its row is kept until %(time)s.") % {"time": shown(job.expires_at, zone)})
+            lines.append(_("Its row is kept until %(time)s.") % {"time": format_instant(job.expires_at, zone)})
         return lines
     entry, held = Entry(chain.member_of_run(job), job.queue), ledger.held_back()
     lines += _notes(job, now, zone)
@@ -313,9 +312,9 @@ def explain_job(job: Run, now: datetime) -> list[str]:
 
 def _notes(job: Run, now: datetime, zone: tzinfo) -> Iterator[str]:
     if job.status == Status.QUEUED and job.due_at > now:
-        yield _("It starts at %(time)s at the earliest.") % {"time": shown(job.due_at, zone)}
+        yield _("It starts at %(time)s at the earliest.") % {"time": format_instant(job.due_at, zone)}
     if job.status == Status.RUNNING and job.started_at is not None:
-        yield _("It was started at %(time)s.") % {"time": shown(job.started_at, zone)}
+        yield _("It was started at %(time)s.") % {"time": format_instant(job.started_at, zone)}
     if job.backend not in handover.backends():
         yield _("TASKS has no alias %(backend)s here; only workers that have it run the job.") % {
             "backend": job.backend
