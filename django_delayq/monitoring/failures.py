@@ -25,7 +25,7 @@ _CLASS = re.compile(r"[^\W\d][\w.]*(?=: |$)")
 _QUOTES = re.compile(r"""(?<!\w)[bfruBFRU]{0,2}(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)|“[^”]*”|«[^»]*»|`[^`]*`""")
 _OPEN_QUOTE = re.compile(r"""(?<![\w…])[bfruBFRU]{0,2}['"“«`][^'"”»`]*\Z""")
 #: Numbers, times, UUIDs, addresses and random words: all that has a digit.
-_NUMBERED = re.compile(r"(?:(?<![\w)\]])[-+])?\w*\d\w*(?:[.,:/+-]\w+)*")
+_NUMBERED = re.compile(r"(?:(?<![\w)\]])[-+])?(?<!\w)\w*\d\w*(?:[.,:/+-]\w+)*")
 _SEVERAL = re.compile(rf"({NUMBER}|{QUOTED})(?:,\s?\1)+")
 
 
