@@ -1,9 +1,8 @@
 """The admin: overview, schedules, runs, pauses and limits, alerts, audit. No logic: each action is one call."""
 
-from .alerts import AlertAdmin
 from .audit import AuditAdmin
 from .controls import ControlAdmin
-from .overview import OverviewAdmin
+from .overview import AlertAdmin, OverviewAdmin
 from .runs import RunAdmin
 from .schedules import ScheduleAdmin
 

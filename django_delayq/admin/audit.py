@@ -18,7 +18,7 @@ from ..models.audit_entry import AuditEntry
 from ..models.primary import heirs
 from ..text import plain
 from . import display
-from .base import ReadOnlyAdmin, column, may_view
+from .base import ScheduleViewerAdmin, column, may_view
 from .events import instant_of, message_of
 from .paging import CappedPaginator
 
@@ -60,7 +60,7 @@ class KindFilter(admin.SimpleListFilter):
 
 
 @admin.register(AuditEntry)
-class AuditAdmin(ReadOnlyAdmin):
+class AuditAdmin(ScheduleViewerAdmin):
     """The list, for users who may view schedules; it includes only kinds that the user may view."""
 
     list_display = ("shown_time", "shown_user", "shown_object", "shown_message")
@@ -78,12 +78,6 @@ class AuditAdmin(ReadOnlyAdmin):
     def get_urls(self) -> list[URLPattern]:
         """Leave out pages of single entries, because the list shows everything."""
         return [self.route("", self.changelist_view, "changelist")]
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return may_view(request, "schedule")
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return self.has_view_permission(request)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[AuditEntry]:
         return super().get_queryset(request).filter(content_type__in=_types(*_visible(request).values()))

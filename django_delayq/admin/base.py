@@ -135,6 +135,16 @@ class ReadOnlyAdmin(BaseAdmin):
         return False
 
 
+class ScheduleViewerAdmin(ReadOnlyAdmin):
+    """A read-only model for users who may view schedules."""
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return may_view(request, "schedule")
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return may_view(request, "schedule")
+
+
 def _is_storable(request: HttpRequest) -> bool:
     asked = [text for name, values in request.GET.lists() for text in (name, *values)]
     return all(map(is_storable, (*asked, *request.POST.getlist(ACTION_CHECKBOX_NAME))))

@@ -1,6 +1,6 @@
-"""Coming up: the next hours as a heat map, the peaks, and the next runs. `monitoring.coming` counts."""
+"""Coming up: the next seven days as a heat map. `monitoring.coming` counts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -8,24 +8,19 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.formats import number_format
-from django.utils.safestring import SafeString
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from .. import ledger
 from ..monitoring import coming
 from ..monitoring.coming import HOUR
 from ..recurrence.point import utcnow
-from . import display, facts
 from .base import BaseAdmin
+from .glance import format_held
 
-SPANS = {"24h": (gettext_lazy("24 hours"), 24), "7d": (gettext_lazy("7 days"), 168)}
+HOURS = 168
 #: Number of shades of cells that are not empty.
 SHADES = 6
-#: Maximum queues with a row of their own; the others share one.
-MOST_QUEUES = 20
-#: Maximum next runs listed.
-MOST_NAMED = 20
 
 
 class Cell(NamedTuple):
@@ -40,33 +35,25 @@ class ComingPage(BaseAdmin):
     """A page for users who may view schedules."""
 
     def coming_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the map of the coming hours, and the next runs."""
+        """Show the map of the coming days, of all queues or of one."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        now, week = utcnow(), request.GET.get("span") == "7d"
-        chosen = "7d" if week else "24h"
-        sample, hours = coming.read(now), SPANS[chosen][1]
-        outlook = coming.Outlook(sample.rows, _hour_of(now), hours, now.replace(second=0, microsecond=0))
-        times = [timezone.localtime(outlook.steps.first + number * HOUR) for number in range(hours)]
-        numbers = {queue: [scaled(each, sample) for each in column] for queue, column in outlook.by_queue().items()}
+        now, chosen, sample = utcnow(), request.GET.get("queue", ""), coming.read()
+        queues = sorted({row.queue for row in sample.rows})
+        rows = [row for row in sample.rows if chosen in ("", row.queue)]
+        hours = coming.Hours(_hour_of(now), HOURS, now.replace(second=0, microsecond=0))
+        counts = [_scale(count, sample) for count in coming.count_hours(rows, hours)]
         return self.page(
-            request, "overview/coming.html", _("Coming up"), note=estimate_note(sample),
-            places=self.places(request, "coming"), held=self._held_back(request), queues=sorted(numbers),
-            table=_table(numbers, times),
-            spans=[(f"?span={name}", label, name == chosen) for name, (label, _hours) in SPANS.items()],
-            heads=[f"{hour:02}" for hour in range(24)] if week else [f"{time:%H}" for time in times],
-            corner=_("day") if week else _("queue"), zone=timezone.get_current_timezone_name(),
-            rows=_cells(by_day(numbers, times) if week else by_queues(numbers, times)),
-            peaks=[_peak(peak, sample, "%a %H:%M" if week else "%H:%M") for peak in outlook.peaks()],
-            runs=[
-                (display.instant(due_at), self.address("change", row.pk, model="schedule"), row.name, row.queue)
-                for due_at, row in coming.next_runs(now, MOST_NAMED)
+            request, "overview/coming.html", _("Coming up"), note=_estimate_note(sample),
+            places=self.places(request, "coming"),
+            held=[format_held(self, request, row) for row in ledger.held_back()],  # they may still apply then
+            queues=[
+                (f"?{urlencode({'queue': queue})}" if queue else "?", queue or _("all"), queue == chosen)
+                for queue in ("", *queues)
             ],
+            heads=[f"{hour:02}" for hour in range(24)], zone=timezone.get_current_timezone_name(),
+            rows=_days(counts, hours.first) if any(counts) else [],
         )  # fmt: skip
-
-    def _held_back(self, request: HttpRequest) -> list[SafeString]:
-        """Format the current pauses and limits, which may still apply then."""
-        return [facts.held_back(self, request, row) for row in ledger.held_back()]
 
 
 def _hour_of(instant: datetime) -> datetime:
@@ -76,20 +63,18 @@ def _hour_of(instant: datetime) -> datetime:
     return local.astimezone(UTC) - past
 
 
-def scaled(count: int, sample: coming.Sample) -> int:
+def _scale(count: int, sample: coming.Sample) -> int:
     """Scale a number of the sample to all schedules; estimates are rounded to two significant digits."""
-    if not sample.is_estimate:
-        return count
-    found = round(count * sample.weight)
-    return round(found, 2 - len(str(found)))
+    found = count * sample.weight
+    return found if sample.weight == 1 else round(found, 2 - len(str(found)))
 
 
-def number(count: int) -> str:
+def _format_number(count: int) -> str:
     """Return 1240 as "1,240"."""
     return number_format(count, use_l10n=True, force_grouping=True)
 
 
-def short(count: int) -> str:
+def _shorten(count: int) -> str:
     """Return 1240 as "1.2k", to fit a small cell."""
     for size, letter in ((1_000_000, "M"), (1_000, "k")):
         if count >= size:
@@ -97,63 +82,27 @@ def short(count: int) -> str:
     return str(count)
 
 
-def estimate_note(sample: coming.Sample) -> str:
-    """Return a note if only a sample of the schedules was read, else ''."""
-    if not sample.is_estimate:
+def _estimate_note(sample: coming.Sample) -> str:
+    if sample.weight == 1:
         return ""
-    numbers = {"count": number(len(sample.rows)), "total": number(scaled(len(sample.rows), sample))}
+    numbers = {"count": _format_number(len(sample.rows)), "total": _format_number(_scale(len(sample.rows), sample))}
     return _("Estimated from %(count)s of about %(total)s schedules.") % numbers
 
 
-#: A name, and for each column its time and number; None if the map does not include that time.
-Row = tuple[str, list[tuple[datetime, int | None]]]
+def _days(counts: Sequence[int], first: datetime) -> list[tuple[str, list[Cell]]]:
+    """Return a row of 24 cells for each local day. An hour that occurs twice is one cell."""
+    sums: dict[str, dict[int, int]] = {}
+    for at, count in enumerate(counts):
+        time = timezone.localtime(first + at * HOUR)
+        day = sums.setdefault(f"{time:%a %Y-%m-%d}", {})
+        day[time.hour] = day.get(time.hour, 0) + count
+    highest = max(max(day.values()) for day in sums.values())
+    return [(name, [_cell(name, hour, day.get(hour), highest) for hour in range(24)]) for name, day in sums.items()]
 
 
-def by_queues(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -> list[Row]:
-    """Return a row for each queue; those with the fewest runs share one."""
-    ranked = sorted(numbers, key=lambda queue: (-sum(numbers[queue]), queue))
-    kept = sorted(ranked[:MOST_QUEUES])
-    rows: list[Row] = [(queue, list(zip(times, numbers[queue], strict=True))) for queue in kept]
-    others = [numbers[queue] for queue in ranked[MOST_QUEUES:]]
-    if others:
-        rows.append((_("others"), list(zip(times, map(sum, zip(*others, strict=True)), strict=True))))
-    return rows
-
-
-def by_day(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -> list[Row]:
-    """Return a row for each local day, with the sums of all queues. An hour that occurs twice is one cell."""
-    sums = map(sum, zip(*numbers.values(), strict=True)) if numbers else [0] * len(times)
-    days: dict[str, list[tuple[datetime, int | None]]] = {}
-    for time, count in zip(times, sums, strict=True):
-        row = days.setdefault(f"{time:%a %Y-%m-%d}", [(time, None)] * 24)
-        first, known = row[time.hour]
-        row[time.hour] = (time if known is None else first, count + (known or 0))
-    return list(days.items())
-
-
-def _peak(peak: coming.Peak, sample: coming.Sample, written: str) -> str:
-    at = timezone.localtime(peak.at)
-    return _("%(count)s at %(time)s") % {"count": number(scaled(peak.runs, sample)), "time": f"{at:{written}}"}
-
-
-def _cells(rows: Sequence[Row]) -> list[tuple[str, list[Cell]]]:
-    highest = max((count for _, row in rows for _, count in row if count is not None), default=0)
-    return [(name, [_cell(time, count, highest) for time, count in row]) for name, row in rows]
-
-
-def _cell(time: datetime, count: int | None, highest: int) -> Cell:
-    if count is None:
+def _cell(day: str, hour: int, count: int | None, highest: int) -> Cell:
+    if count is None:  # before now, after the last hour, or skipped by the clock
         return Cell(0, "", "")
     shade = 0 if count == 0 else 1 + (SHADES - 1) * count // max(1, highest)
-    title = _("%(count)s from %(time)s on") % {"count": number(count), "time": f"{time:%a %H:%M}"}
-    return Cell(shade, short(count) if count else "", title)
-
-
-def _table(numbers: Mapping[str, Sequence[int]], times: Sequence[datetime]) -> list[tuple[str, list[str], str]]:
-    """Return a line for each hour with runs: the time, each queue's number, and the sum."""
-    lines = []
-    for at, time in enumerate(times):
-        each = [numbers[queue][at] for queue in sorted(numbers)]
-        if any(each):
-            lines.append((f"{time:%a %Y-%m-%d %H:%M}", [*map(number, each)], number(sum(each))))
-    return lines
+    title = _("%(count)s from %(time)s on") % {"count": _format_number(count), "time": f"{day[:3]} {hour:02}:00"}
+    return Cell(shade, _shorten(count) if count else "", title)

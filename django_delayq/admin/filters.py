@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import conf, ledger
 from ..calls.validators import read_key
 from ..models import Origin, Run, Schedule, Status
-from ..monitoring.status.snapshot import MOST_UNKNOWN
+from ..monitoring.database_side import MOST_UNKNOWN
 
 #: Maximum queues, tasks or tags offered.
 MOST_OFFERED = 50
@@ -71,7 +71,7 @@ class OriginFilter(ChoiceFilter):
 def used_by(request: Any) -> dict[str, list[str]]:
     """Return the queues, tasks and tags that schedules have, queried once per request."""
     if not hasattr(request, "delayq_used"):
-        request.delayq_used = Schedule.objects.used(MOST_UNKNOWN)  # as many tasks as the health line reads
+        request.delayq_used = Schedule.objects.used(MOST_UNKNOWN)
     used: dict[str, list[str]] = request.delayq_used
     return used
 

@@ -1,12 +1,13 @@
-"""A schedule's state, next due point and last outcome, and the overall health. Reads a page's entries in one query."""
+"""A schedule's state, next due point and last outcomes, and the overall health. Reads a page's entries in one query."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib.admin.views.main import ChangeList
+from django.db import connections
 from django.db.models import F, OrderBy, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
@@ -15,15 +16,17 @@ from django.utils.translation import gettext as _
 
 from .. import conf, ledger, sync
 from ..calls import handover, registry
-from ..exceptions import BrokerError, InvalidRecurrence
+from ..exceptions import BrokerError
 from ..index.keys import grouped
 from ..ledger import chain
-from ..models import Condition, Control, Schedule, ScheduleState, Tag, explain_wait
-from ..monitoring import status
+from ..models import Condition, Control, Run, Schedule, Status, Tag, explain_wait
+from ..monitoring.explain import describe_recurrence
+from ..monitoring.problems import Problem, list_remarks, simplify
+from ..monitoring.snapshot import Snapshot, take_snapshot
 from ..recurrence.point import known_ms, utcnow
-from ..recurrence.words import describe
-from .display import Html, badge, instant, milliseconds, relative, sentence, status_badge, zone_of
-from .facts import dots, recent
+from . import charts
+from .base import BaseAdmin
+from .display import Html, badge, instant, milliseconds, relative, sentence, status_badge, tone_of, zone_of
 from .filters import used_by
 
 if TYPE_CHECKING:
@@ -31,8 +34,6 @@ if TYPE_CHECKING:
 
 #: A sleeping worker claims a due point within this time; until then the point is not late.
 SLACK = timedelta(seconds=1)
-#: Maximum failing schedules counted for the line above the list.
-MOST_FAILING = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,69 +54,35 @@ def ask_redis(schedules: list[Schedule]) -> Redis:
         return Redis(error=str(error))
 
 
-def problems_of(snapshot: status.Snapshot, *, details: bool) -> list[status.Problem]:
-    """Return the problems, each cause once. Only with `details` do they contain the address of Redis."""
-    found = status.judge(snapshot)
-    unserved = {each.queue for each in found if each.code == "no_worker"}
-    found = [each for each in found if each.code != "overdue" or each.queue not in unserved]
-    if len(unserved) > 1 and snapshot.redis is not None and not any(each.live for each in snapshot.redis.workers):
-        text = _("No worker runs, so nothing starts. Start one: manage.py delayq_worker")
-        found = [each for each in found if each.code not in ("no_worker", "overdue")]
-        found = [status.Problem("no_worker", text), *found]
-    if not details:
-        hidden = _("Redis does not answer.")
-        found = [replace(each, message=hidden) if each.code == "redis_unreachable" else each for each in found]
-    return found
+class Health(NamedTuple):
+    """A snapshot, what is wrong, and what else contradicts that the workers keep up."""
+
+    snapshot: Snapshot
+    problems: Sequence[Problem]
+    remarks: Sequence[Problem]
 
 
-class Notes(NamedTuple):
-    """From the database: the number of failing schedules, and the pauses and limits in force."""
-
-    failing: int
-    held: Sequence[Control]
-
-
-def read_notes() -> Notes:
-    """Read them in one query, or in two if a pause or limit is in force."""
-    states = ScheduleState.objects.filter(schedule__enabled=True)
-    counts = ledger.count_up_to(MOST_FAILING, states.filter(failing_streak__gt=0), Control.objects.in_force())
-    failing, held = counts
-    return Notes(failing, ledger.held_back() if held else ())
+def read_health(*, details: bool, used: Mapping[str, Sequence[str]] | None = None) -> Health:
+    """Take a brief snapshot; `details` as in `simplify`, `used` as in `take_snapshot`."""
+    snapshot = take_snapshot(used=used, briefly=True)
+    problems = simplify(snapshot.problems, snapshot.redis, details=details)
+    return Health(snapshot, problems, list_remarks(snapshot.problems))
 
 
-def ask_health(
-    notes: Notes, *, details: bool, used: Mapping[str, Sequence[str]] | None = None
-) -> dict[str, Any] | None:
-    """Return the overall health for about one round trip to Redis; None if the project does not mirror.
-
-    If Redis does not answer, `known` is False and there are no numbers. `used`: the result of `used_by`, if known.
-    """
-    if not conf.get_config().mirror:
-        return None
-    snapshot = status.look_quickly(used=used)
-    problems = problems_of(snapshot, details=details)
-    redis, drift = snapshot.redis, None if snapshot.comparison is None else snapshot.comparison.drift
-    told = {"problems": problems, "remarks": list(status.find_remarks(redis, notes.held, notes.failing))}
-    if redis is None:
-        return {**told, "known": False}
-    return {
-        **told,
-        "known": True,
-        "drift": None if drift is None else drift.total,
-        "uncompared": drift is not None and drift.capped,
-        "workers": sum(worker.live for worker in redis.workers),
-        "entries": sum(shard.members for shard in redis.shards),
-        "due": sum(shard.due for shard in redis.shards),
-        "running": sum(shard.leased for shard in redis.shards),
-    }
+def format_held(page: BaseAdmin, request: HttpRequest, row: Control) -> SafeString:
+    """Format a pause or limit and its age, with a link for users who may view controls."""
+    words: Any = explain_wait([row]) or f"{row}: {row.standing}"
+    if request.user.has_perm("django_delayq.view_control"):
+        words = format_html('<a href="{}">{}</a>', page.address("change", row.pk, model="control"), words)
+    return format_html("{}, {}", words, relative(row.changed_at, utcnow()))
 
 
 class ScheduleChangeList(ChangeList):
-    """A page of schedules, with their entries in Redis and the overall health. `details`: see `problems_of`."""
+    """A page of schedules, with their entries in Redis and the overall health. `details`: see `simplify`."""
 
     redis = Redis()
     details = False
-    health: dict[str, Any] | None = None
+    health: Health | None = None
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> list[Any]:
         """Put rows without a value last, in both directions and on every database."""
@@ -134,11 +101,10 @@ class ScheduleChangeList(ChangeList):
             tagged = Tag.objects.filter(schedule__in=self.result_list) if used_by(request)["tag"] else ()
             tags = grouped(tagged, lambda tag: tag.schedule_id)
             self.details = self.model_admin.has_change_permission(request)
-            notes = read_notes()
-            self.health = ask_health(notes, details=self.details, used=used_by(request))
+            self.health = read_health(details=self.details, used=used_by(request))
             for row in self.result_list:
                 row.redis, row.recent, row.shown_tags = self.redis, newest.get(row.pk, ()), tags.get(row.pk, ())
-                row.waits = explain_wait(notes.held, (row.queue, row.task))
+                row.waits = explain_wait(self.health.snapshot.held_back or (), (row.queue, row.task))
 
 
 def is_task_missing(path: str) -> bool:
@@ -164,10 +130,7 @@ def state_badge(schedule: Schedule, waits: str = "") -> SafeString:
 
 
 def state_reason(schedule: Schedule) -> str:
-    if not schedule.enabled:
-        return schedule.pause_reason
-    state = chain.state_of(schedule)
-    return "" if state.condition == Condition.ACTIVE else state.condition_reason
+    return chain.state_of(schedule).condition_reason if schedule.enabled else schedule.pause_reason
 
 
 def marks(schedule: Schedule) -> SafeString:
@@ -176,14 +139,12 @@ def marks(schedule: Schedule) -> SafeString:
     if is_unmirrored(schedule):
         title = _("Saved in the database, but Redis has not seen it. The workers will make up for it.")
         found.append(badge("warn", _("not yet mirrored"), title))
-    task = None
-    with suppress(Exception):  # code that cannot be imported; the checks report it
-        task = registry.find_task(schedule.task)
-    if task is not None and task.module_path != schedule.task:
+    task = registry.find_task(schedule.task)
+    if task is None:
+        found.append(sentence("bad", _("task missing: will not run")))
+    elif task.module_path != schedule.task:
         title = _("The task is called %(task)s now: DELAYQ['TASK_ALIASES'] says so.") % {"task": task.module_path}
         found.append(badge("quiet", _("alias"), title))
-    elif is_task_missing(schedule.task):
-        found.append(sentence("bad", _("task missing: will not run")))
     if schedule.backend:
         refusal = task and handover.find_refusal(task, schedule.backend, schedule.priority)
         title = _("Each due point is handed over to the TASKS backend %(backend)s.") % {"backend": schedule.backend}
@@ -213,13 +174,7 @@ def recurrence_words(schedule: Schedule) -> Html:
     if schedule.kind == Schedule.Kind.ONCE:
         at = format_html(_("once at {}"), instant(schedule.at, zone_of(schedule)))
         return format_html("{}, {}", at, schedule.timezone)
-    try:
-        words = describe(schedule.recurrence)
-    except InvalidRecurrence as error:
-        return str(error)
-    if schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH:
-        words += _(", from the end of the last run")
-    return words
+    return describe_recurrence(schedule)
 
 
 def next_due(schedule: Schedule, redis: Redis, waits: str = "") -> Html:
@@ -271,3 +226,36 @@ def _lateness(point: datetime, wake: datetime, now: datetime) -> Html:
     if point <= now < wake:  # jitter, or a retry
         return badge("busy", _("starts %(when)s") % {"when": relative(wake, now)})
     return ""
+
+
+#: Maximum outcomes shown per schedule.
+MOST_SHOWN = 20
+DOT, HIGH = 6, 14
+
+
+def recent(schedules: Sequence[int]) -> dict[int, list[str]]:
+    """Return the outcomes of each schedule's newest runs, oldest first. A page has at most 200 schedules."""
+    using, found = ledger.database(), dict[int, list[str]]()
+    table = connections[using].ops.quote_name(Run._meta.db_table)
+    one = (
+        f"SELECT * FROM (SELECT schedule_id, status FROM {table} WHERE schedule_id = %s "  # noqa: S608 - ours
+        f"ORDER BY due_at DESC LIMIT {MOST_SHOWN}) AS newest"
+    )
+    if schedules:
+        with connections[using].cursor() as cursor:
+            cursor.execute(" UNION ALL ".join([one] * len(schedules)), list(schedules))
+            for pk, status in cursor.fetchall():
+                found.setdefault(pk, []).insert(0, status)
+    return found
+
+
+def dots(statuses: Sequence[str]) -> SafeString:
+    """Return a picture of these outcomes, newest at the right, with a description as its title."""
+    if not statuses:
+        return SafeString()
+    counts = Counter(statuses)
+    words = ", ".join(f"{count} {Status(name).label}" for name, count in counts.most_common() if name in Status.values)
+    title = _("The last %(count)d runs: %(told)s") % {"count": len(statuses), "told": words}
+    tones = [tone_of(status) for status in statuses]
+    columns = [(tone, HIGH if tone == "bad" else HIGH - HIGH // 3) for tone in tones]
+    return charts.draw_columns("delayq-recent", columns, DOT, HIGH, title, number=MOST_SHOWN)

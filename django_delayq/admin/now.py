@@ -1,8 +1,8 @@
 """Running work, stuck runs first, and waiting work: since when, the time left, and a button to stop it."""
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -10,19 +10,20 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from .. import conf, ledger
+from .. import ledger
 from ..calls import call_of
 from ..calls.call import backend_of
 from ..calls.registry import get_task
 from ..exceptions import BrokerError, UnknownTask
 from ..index.web import ask
-from ..models import Cancellation, Run, Schedule, Status
-from ..monitoring.status.redis_side import read_redis
-from ..monitoring.status.snapshot import RedisView
+from ..models import Cancellation, Control, Run, Schedule, Status
+from ..monitoring.database_side import OFTEN
+from ..monitoring.redis_side import WAITING_SECONDS, RedisView, read_redis
 from ..recurrence.point import utcnow
 from ..text import plain
-from . import display, facts
+from . import display
 from .base import BaseAdmin
+from .glance import format_held
 
 #: Maximum runs shown, the oldest first.
 MOST_SHOWN = 100
@@ -37,37 +38,61 @@ class NowPage(BaseAdmin):
         """Show the stored state. Work that started less than a second ago is not stored as running yet."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        now, may = utcnow(), request.user.has_perm
-        redis = _ask_redis()
-        runs = self._runs(request, now, redis) if may("django_delayq.view_run") else []
+        now, redis = utcnow(), None
+        with suppress(BrokerError):  # other pages report it
+            redis = ask(read_redis)
+        runs = self._runs(request, now, redis) if request.user.has_perm("django_delayq.view_run") else []
         return self.page(
             request, "overview/now.html", _("Now"), runs=runs, most=MOST_SHOWN,
             at=display.instant(now), places=self.places(request, "now"),
-            waits=[] if redis is None else facts.waiting(self, request, redis, ledger.held_back()),
+            waits=[] if redis is None else self._list_waiting(request, redis),
             stuck=sum(bool(row["stuck"]) for row in runs), count=len(runs),
         )  # fmt: skip
 
     def _runs(self, request: HttpRequest, now: datetime, redis: RedisView | None) -> list[dict[str, Any]]:
         found = list(ledger.with_status(Status.RUNNING).order_by("pk")[:MOST_SHOWN])
         limits = dict(Schedule.objects.filter(pk__in=[run.schedule_id for run in found]).values_list("pk", "timeout"))
-        asked = _asked([run.pk for run in found])
+        stops = {row.run: row for row in Cancellation.objects.filter(run__in=[run.pk for run in found])}
         may_stop = request.user.has_perm("django_delayq.add_cancellation")
-        live = None if redis is None else {worker.name for worker in redis.workers if worker.live}
+        live = None if redis is None else {worker.name for worker in redis.live}
         rows = []
         for run in found:
-            since, stop = run.started_at or run.claimed_at, asked.get(run.pk)
+            since, stop = run.started_at or run.claimed_at, stops.get(run.pk)
             limit = _limit_of(run) if run.schedule_id is None else limits.get(run.schedule_id)
             left = None if limit is None or since is None else since + limit - now
-            stuck = [*_deaf(stop, now), *_stuck(run, left, live)]
+            ago = "" if stop is None else _("stop asked for %(ago)s") % {"ago": display.relative(stop.asked_at, now)}
             rows.append({
                 "name": run.title, "address": self.address("change", run.pk, model="run"),
-                "task": run.result_id or run.task,
-                "queue": run.queue, "worker": plain(run.worker), "attempt": run.attempt + 1, "stuck": stuck,
-                "due": display.instant(run.due_at),
+                "task": run.result_id or run.task, "queue": run.queue, "worker": plain(run.worker),
+                "attempt": run.attempt + 1, "stuck": list(_explain_stuck(run, left, live, stop, now)),
+                "due": display.instant(run.due_at), "since": display.instant(since),
+                "lasts": display.milliseconds(None if since is None else now - since),
                 "left": _("no limit") if left is None else display.milliseconds(max(left, timedelta(0))),
-                "stop": self.address("stop", run.pk, model="run") if may_stop else "", **_common(since, stop, now),
+                "asked": "" if stop is None else display.badge("warn", ago, stop.asked_by),
+                "stop": self.address("stop", run.pk, model="run") if may_stop else "",
             })  # fmt: skip
         return sorted(rows, key=lambda row: not row["stuck"])
+
+    def _list_waiting(self, request: HttpRequest, redis: RedisView) -> list[dict[str, Any]]:
+        """Return a row for each queue whose due work waits for a worker: how much, how long, and why."""
+        rows = []
+        controls = {row.name: row for row in ledger.held_back() if row.kind == Control.Kind.QUEUE}
+        for each in redis.queues:
+            if not each.due or each.oldest_due < WAITING_SECONDS:
+                continue
+            control = controls.get(each.queue)
+            if control is not None and (each.served or control.is_paused()):
+                why: display.Html = format_held(self, request, control)
+                tone = "warn" if control.is_paused() else "quiet"
+            elif each.served:
+                tone, why = "quiet", _("Its workers are busy.")
+            else:
+                tone, why = "bad", _("No live worker serves it. Start one: manage.py delayq_worker")
+            rows.append({
+                "queue": each.queue, "due": each.due - each.jobs_due, "jobs": each.jobs_due, "tone": tone, "why": why,
+                "oldest": display.milliseconds(timedelta(seconds=each.oldest_due)),
+            })  # fmt: skip
+        return rows
 
 
 def _limit_of(job: Run) -> timedelta | None:
@@ -77,37 +102,16 @@ def _limit_of(job: Run) -> timedelta | None:
         return None
 
 
-def _ask_redis() -> RedisView | None:
-    """Return the state of Redis; None if it does not answer (other pages report it) or the project does not mirror."""
-    try:
-        return ask(partial(read_redis, server=False)) if conf.get_config().mirror else None
-    except BrokerError:
-        return None
-
-
-def _common(since: datetime | None, asked: Cancellation | None, now: datetime) -> dict[str, Any]:
-    text = "" if asked is None else _("stop asked for %(ago)s") % {"ago": display.relative(asked.asked_at, now)}
-    return {
-        "since": display.instant(since),
-        "lasts": display.milliseconds(None if since is None else now - since),
-        "asked": "" if asked is None else display.badge("warn", text, asked.asked_by),
-    }
-
-
-def _stuck(run: Run, left: timedelta | None, live: Collection[str] | None) -> Iterator[str]:
+def _explain_stuck(
+    run: Run, left: timedelta | None, live: Collection[str] | None, stop: Cancellation | None, now: datetime
+) -> Iterator[str]:
     """Yield the reasons why a run seems stuck; `live`: names of the live workers, None if unknown."""
+    if stop is not None and now - stop.asked_at > DEAF:
+        yield _("does not stop")
     if left is not None and left <= timedelta(0):
         yield _("over its time limit")
-    if run.reclaims >= facts.OFTEN:
+    if run.reclaims >= OFTEN:
         text = ngettext("lost its worker %(count)d time", "lost its worker %(count)d times", run.reclaims)
         yield text % {"count": run.reclaims}
     if live is not None and run.worker not in live:
         yield _("its worker is silent")
-
-
-def _deaf(asked: Cancellation | None, now: datetime) -> list[str]:
-    return [_("does not stop")] if asked is not None and now - asked.asked_at > DEAF else []
-
-
-def _asked(runs: list[int]) -> dict[int, Cancellation]:
-    return {row.run: row for row in Cancellation.objects.filter(run__in=runs)}

@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
 from ..calls.decorators import made
+from ..conf import get_config
 from ..models import Run, Schedule, explain_wait
 from ..models.differences import FIELDS
 from ..models.kept import SWITCH_FIELDS
@@ -221,17 +222,17 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _panel(self, schedule: Schedule, *, details: bool) -> dict[str, Any]:
-        redis, notes = glance.ask_redis([schedule]), glance.read_notes()
-        health = glance.ask_health(notes, details=details)
-        waits = explain_wait(notes.held, (schedule.queue, schedule.task))
+        redis, health = glance.ask_redis([schedule]), glance.read_health(details=details)
+        waits = explain_wait(health.snapshot.held_back or (), (schedule.queue, schedule.task))
         declaration = getattr(schedule, "declaration", None)
         return {
             "declaration": declaration,
             "declared_in": next((each.module for each in made() if declaration and each.key == declaration.key), ""),
             "redis": redis,
             "details": details,
-            "health": health,
-            "problems": [each for each in (health or {}).get("problems", ()) if each.queue in ("", schedule.queue)],
+            "mirrors": get_config().mirror,
+            "snapshot": health.snapshot,
+            "problems": [each for each in health.problems if each.queue in ("", schedule.queue)],
             "waits": waits,
             "state": glance.state_badge(schedule, waits),
             "reason": glance.state_reason(schedule),

@@ -13,6 +13,7 @@ from ..calls import commands, registry
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..models import Schedule
 from ..models.versions import moves_effective_from
+from ..monitoring.explain import counts_from_finish
 from ..recurrence.phrases import offer
 from ..recurrence.point import utcnow
 from ..recurrence.words import describe
@@ -38,12 +39,7 @@ def render_upcoming(schedule: Schedule, saved: Schedule | None = None, problem: 
     else:
         tables = [{**before, "heading": _("Now")}, after and {**after, "heading": _("After saving")}]
     offered = offer(typed) if problem else None
-    context = {
-        "problem": problem,
-        "offered": offered,
-        "hint": hint,
-        "tables": [table for table in tables if table is not None],
-    }
+    context = {"problem": problem, "offered": offered, "hint": hint, "tables": [*filter(None, tables)]}
     return render_to_string("admin/django_delayq/schedule/upcoming.html", context)
 
 
@@ -78,7 +74,7 @@ def _table(schedule: Schedule, now: datetime) -> dict[str, Any] | None:
         notes.append(_("It is not enabled: none of these will run."))
     elif schedule.task and is_task_missing(schedule.task):
         notes.append(_("task missing: will not run"))
-    if schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH:
+    if counts_from_finish(schedule):
         notes.append(_("Each run moves the following ones by as long as it takes."))
     if schedule.jitter:
         notes.append(

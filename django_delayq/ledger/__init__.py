@@ -6,7 +6,7 @@ See `recording.py`, Note [Compare and set].
 from .attempts import attempts_of, keep_former
 from .bulk import check_tables, database, reader, writer, writing
 from .controls import HeldBack, held_back, read_cancellations, read_held_back
-from .jobs import add_jobs, cancel_job, count_failed_jobs, delete_job, find_job, move_job, retry_job, taken_by
+from .jobs import add_jobs, cancel_job, delete_job, find_job, move_job, retry_job, taken_by
 from .locks import leave_locked, lock_free, owner_of_locks
 from .pruning import LAST_KEY, Batch, OldRun, Pruned, count_prunable, find_prunable, prune, prune_expired, prune_outputs
 from .reading import (
@@ -39,7 +39,7 @@ from .recording import (
     undo_start,
     write_states,
 )
-from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, read_rollup_rows, read_rollups
+from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, read_rollups
 from .rows import Outcome, Won, version_of
 
 __all__ = [
@@ -62,7 +62,6 @@ __all__ = [
     "check_tables",
     "close_abandoned",
     "close_orphan",
-    "count_failed_jobs",
     "count_open_apart",
     "count_prunable",
     "count_up_to",
@@ -96,7 +95,6 @@ __all__ = [
     "prune_outputs",
     "read_cancellations",
     "read_held_back",
-    "read_rollup_rows",
     "read_rollups",
     "reader",
     "record",

@@ -13,7 +13,6 @@ a crash never leaves one without the other. A callback has no callbacks of its o
 """
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from operator import attrgetter
@@ -29,7 +28,6 @@ from ..models.locks import locked
 from ..recurrence.point import utcnow
 from .attempts import keep_former
 from .bulk import database, writer
-from .reading import count_values, with_status
 from .rows import Outcome, RunRow, Won
 
 #: Columns that `enqueue()` writes; the others keep their defaults.
@@ -146,16 +144,6 @@ def retry_job(job: Run, now: datetime) -> bool:
 def taken_by(key: str) -> Run | None:
     """Return the job that holds a unique key, or None."""
     return _jobs().filter(unique_key=key).first()
-
-
-def count_failed_jobs(most: int) -> Counter[str]:
-    """Count failed, not cancelled jobs by queue, among the `most` newest failures of each status."""
-    rows = [with_status(status).order_by("-pk") for status in (Status.FAILED, Status.LOST)]
-    failed = Counter[str]()
-    for (queue, origin, reason), count in count_values(most, ("queue", "origin", "reason"), *rows).items():
-        if origin == Origin.JOB and reason != "cancelled":
-            failed[queue] += count
-    return failed
 
 
 def find_expired(limit: int) -> list[int]:

@@ -61,21 +61,11 @@ def forget_hours(before: datetime) -> int:
     return _rows().filter(pk__in=pks).delete()[0] if pks else 0
 
 
-def read_rollups(since: datetime, until: datetime) -> tuple[Counts, set[tuple[str, datetime]]]:
-    """Return the sum of the rows that begin in [since, until), and (queue, begin) of the minutes among them."""
-    counts, minutes = Counts(), set()
+def read_rollups(since: datetime, until: datetime) -> Iterator[tuple[datetime, int, Key, Tally]]:
+    """Yield (begin, MINUTE or HOUR, key, counts) of the rows that begin in [since, until), unordered."""
     rows = _rows().filter(seconds__in=(MINUTE, HOUR), at__gte=since, at__lt=until)
     for at, seconds, kind, queue, task, tally in rows.values_list("at", "seconds", "kind", "queue", "task", "counts"):
-        counts.merge([((kind, queue, task), tally)])
-        if seconds == MINUTE:
-            minutes.add((queue, at))
-    return counts, minutes
-
-
-def read_rollup_rows(since: datetime, until: datetime) -> Iterator[tuple[datetime, str, str, Tally]]:
-    """Yield (begin, kind, queue, counts) of the rows that begin in [since, until), unordered."""
-    rows = _rows().filter(seconds__in=(MINUTE, HOUR), at__gte=since, at__lt=until)
-    yield from rows.values_list("at", "kind", "queue", "counts")
+        yield at, seconds, (kind, queue, task), tally
 
 
 def _rows() -> "QuerySet[Rollup]":

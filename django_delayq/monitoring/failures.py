@@ -24,26 +24,20 @@ QUOTED, NUMBER = "'…'", "#"
 _CLASS = re.compile(r"[^\W\d][\w.]*(?=: |$)")
 _QUOTES = re.compile(r"""(?<!\w)[bfruBFRU]{0,2}(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)|“[^”]*”|«[^»]*»|`[^`]*`""")
 _OPEN_QUOTE = re.compile(r"""(?<![\w…])[bfruBFRU]{0,2}['"“«`][^'"”»`]*\Z""")
-_UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
-_HEX = r"0[xX][0-9a-fA-F]+|(?=[a-fA-F]*[0-9])[0-9a-fA-F]{8,}"
-_RANDOM = r"(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{16,}"
-_WORDS = re.compile(rf"(?<![A-Za-z0-9])(?:{_UUID}|{_HEX}|{_RANDOM})(?![A-Za-z0-9])")
-_NUMBERS = re.compile(r"(?:(?<![\w)\]])[-+])?\d+(?:[.,:/-]\d+)*(?:[eE][-+]?\d+(?!\w))?")
+#: Numbers, times, UUIDs, addresses and random words: all that has a digit.
+_NUMBERED = re.compile(r"(?:(?<![\w)\]])[-+])?(?<!\w)\w*\d\w*(?:[.,:/+-]\w+)*")
 _SEVERAL = re.compile(rf"({NUMBER}|{QUOTED})(?:,\s?\1)+")
 
 
 def fingerprint(title: str) -> str:
-    """Return a title without quoted texts, numbers, UUIDs and random words, which differ between the same errors.
-
-    The class of the error is kept with its digits. Secrets in a title are not hidden, unless they are quoted.
-    """
+    """Return a title without quoted texts and words with digits, but for the class of the error."""
     line = " ".join(title[:_CUT_AT].split())
     head = _CLASS.match(line)
     begin = head.end() if head else 0
     rest = _QUOTES.sub(QUOTED, line[begin:])
     if len(title) >= _CUT_AT:
         rest = _OPEN_QUOTE.sub(QUOTED, rest)
-    rest = _NUMBERS.sub(NUMBER, _WORDS.sub(NUMBER, rest))
+    rest = _NUMBERED.sub(NUMBER, rest)
     return (line[:begin] + _SEVERAL.sub(r"\1", rest))[:MOST_KEPT]
 
 
@@ -90,8 +84,8 @@ class Failures(NamedTuple):
 class RunGroup:
     """Failures of one task with one fingerprint, of schedules or of jobs.
 
-    `first` and `rows` (primary keys and times) cover all failures read, the other fields those of the requested period.
-    `runs` are primary keys. `schedules` maps primary keys to names, latest failure first; some may be deleted.
+    `first` and `rows` (primary keys and times) cover all failures read, the others those of the requested period.
+    `schedules` maps primary keys to names, latest failure first; some may be deleted.
     """
 
     digest: str

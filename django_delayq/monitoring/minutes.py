@@ -2,16 +2,16 @@
 
 Note [Moved once]
 A minute is inserted, ignoring rows that exist, and only then deleted in Redis. So it counts once, even if the mover
-crashes or several workers move the same minute. Counts added to a minute after its move are lost. Workers use the
-server's clock, so this happens only to a process that was stopped for two minutes just before it sent its counts.
+crashes or several workers move the same minute. Counts added to a minute after its move are lost.
 
 Note [Overload]
-Points skipped as missed after an outage are not overload: the outage is over. Overload means that points fall due while
-workers can work, and are skipped all the same. Workers count these separately (`counters.MISSED`), by due time. A point
-does not count if it fell due before the worker began, during an outage of a server, or during a pause of its queue or
-task. Overload continues while the current minute or the last one has such points.
+Overload means that points fall due while workers can work, and are skipped all the same. Workers count these
+separately (`counters.MISSED`), by due time. A point does not count if it fell due before the worker began, during an
+outage of a server, or during a pause of its queue or task.
 """
 
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
@@ -21,12 +21,12 @@ from django.utils.translation import gettext_noop
 from .. import ledger
 from ..exceptions import BrokerError
 from ..index import Broker, MinuteCounts
-from ..index.counters import LAG, MISSED, Counts, Tally, add_up, percentile
+from ..index.counters import LAG, MISSED, Counts, Key, Tally, add_up, percentile
 from ..index.web import ask
 from ..recurrence import from_ms, to_ms
 from ..recurrence.point import utcnow
 
-MINUTE_MS = 60_000
+MINUTE_MS, MINUTE = 60_000, timedelta(minutes=1)
 #: Minutes after its end before a minute is moved.
 SETTLED_MINUTES = 2
 MINUTES_KEPT, HOURS_KEPT = timedelta(hours=48), timedelta(days=90)
@@ -39,15 +39,11 @@ def roll_up(broker: Broker, now_ms: int) -> int:
     minutes = MinuteCounts(broker)
     moved = sum(_move(minutes, queue, now_ms // MINUTE_MS - SETTLED_MINUTES - 1) for queue in broker.config.queues)
     now = from_ms(now_ms)
-    try:
-        for _ in range(MOST_BATCHES):
-            if ledger.merge_minutes(now - MINUTES_KEPT) < ledger.BATCH:
-                break
-    except ledger.Overtaken:
-        return moved
-    for _ in range(MOST_BATCHES):
-        if ledger.forget_hours(now - HOURS_KEPT) < ledger.BATCH:
-            break
+    with suppress(ledger.Overtaken):
+        for work, before in ((ledger.merge_minutes, now - MINUTES_KEPT), (ledger.forget_hours, now - HOURS_KEPT)):
+            for _ in range(MOST_BATCHES):
+                if work(before) < ledger.BATCH:
+                    break
     return moved
 
 
@@ -62,57 +58,61 @@ def _move(minutes: MinuteCounts, queue: str, last: int) -> int:
     return len(found)
 
 
-def read_counts(since: datetime, until: datetime | None = None, broker: Broker | None = None) -> Counts:
-    """Return the counts of the minutes (older than two days: hours) that begin between these instants.
+class Row(NamedTuple):
+    """The counts of one kind, queue and task in the minute (older than two days: hour) that begins at `at`."""
+
+    at: datetime
+    key: Key
+    tally: Tally
+
+
+def read_rows(since: datetime, until: datetime | None = None, broker: Broker | None = None) -> list[Row]:
+    """Return the counts of the minutes that begin between these instants, from the database and from Redis.
 
     Without a broker, Redis is read with the limits of a web request. If it does not answer, the newest are missing.
     """
-    until = until or utcnow() + timedelta(minutes=1)
+    until, stored = until or utcnow() + MINUTE, set[tuple[str, datetime]]()
     fresh = _read_fresh(broker, since, until)  # first: a minute moved in between is then in both, not in neither
-    counts, stored = ledger.read_rollups(since, until)
-    for place, more in fresh.items():
-        if place not in stored:
-            counts.merge(more.items())
+    rows = []
+    for at, seconds, key, tally in ledger.read_rollups(since, until):
+        rows.append(Row(at, key, tally))
+        if seconds == MINUTE_MS // 1000:
+            stored.add((key[1], at))
+    return rows + [row for row in fresh if (row.key[1], row.at) not in stored]
+
+
+def sum_rows(rows: Iterable[Row]) -> Counts:
+    counts = Counts()
+    counts.merge((row.key, row.tally) for row in rows)
     return counts
 
 
-def read_series(since: datetime, step: timedelta, number: int, broker: Broker | None = None) -> list[dict[str, Tally]]:
-    """Return the counts of `number` steps from `since` on by kind, summed over queues and tasks; see `read_counts`.
-
-    `step` is a whole number of minutes; counts older than two days have the precision of an hour.
-    """
+def sum_steps(rows: Iterable[Row], since: datetime, step: timedelta, number: int) -> list[dict[str, Tally]]:
+    """Return the sums of `number` steps from `since` on by kind; `step` is a whole number of minutes."""
     series: list[dict[str, Tally]] = [{} for _ in range(number)]
-    until = since + number * step
-
-    def add(at: datetime, kind: str, tally: Tally) -> None:
-        add_up(series[(at - since) // step].setdefault(kind, {}), tally)
-
-    fresh = _read_fresh(broker, since, until)
-    for at, kind, queue, tally in ledger.read_rollup_rows(since, until):
-        fresh.pop((queue, at), None)
-        add(at, kind, tally)
-    for (_, at), counts in fresh.items():
-        for (kind, _, _), tally in counts.items():
-            add(at, kind, tally)
+    for at, key, tally in rows:
+        if 0 <= (index := (at - since) // step) < number:
+            add_up(series[index].setdefault(key[0], {}), tally)
     return series
 
 
-def _read_fresh(broker: Broker | None, since: datetime, until: datetime) -> dict[tuple[str, datetime], Counts]:
+def _read_fresh(broker: Broker | None, since: datetime, until: datetime) -> list[Row]:
     read = partial(_read_minutes, since=since, until=until)
     try:
         return ask(read) if broker is None else read(broker)
     except BrokerError:
-        return {}
+        return []
 
 
-def _read_minutes(broker: Broker, since: datetime, until: datetime) -> dict[tuple[str, datetime], Counts]:
+def _read_minutes(broker: Broker, since: datetime, until: datetime) -> list[Row]:
     minutes = MinuteCounts(broker)
     first, last = -(-to_ms(since) // MINUTE_MS), (to_ms(until) - 1) // MINUTE_MS
-    return {
-        (queue, _instant(minute)): minutes.read(queue, minute)
+    return [
+        Row(_instant(minute), key, tally)
         for queue in broker.config.queues
         for minute in minutes.minutes(queue, first, last)
-    }
+        for key, tally in minutes.read(queue, minute).items()
+    ]
 
 
 def _instant(minute: int) -> datetime:
@@ -125,7 +125,7 @@ LOAD_MINUTES = 5
 LEAST_SECONDS = 30.0
 #: Minimum share and minimum number of missed points that are overload.
 SHARE, FEWEST = 0.1, 10
-#: The message, filled from `Load.told`.
+#: The message, filled from `Load.values`.
 OVERLOAD = gettext_noop(
     "More falls due than the workers can do: in %(seconds)d s %(missed)d due points were skipped because they "
     "came too late, and %(executed)d executed; they waited up to %(wait)d s. Needed: %(needed).1f "
@@ -152,28 +152,38 @@ class Load(NamedTuple):
         return enough and self.missed >= max(FEWEST, SHARE * (self.executed + self.missed))
 
     @property
-    def told(self) -> dict[str, float]:
+    def values(self) -> dict[str, float]:
         """The values of `OVERLOAD`; `needed` and `done` are executions per second."""
         needed, done = (self.executed + self.missed) / self.seconds, self.executed / self.seconds
         return {**self._asdict(), "wait": self.longest_wait, "needed": needed, "done": done}
 
 
-def read_load(broker: Broker | None = None) -> Load:
-    """Return the load of the last minutes; `broker` as in `read_counts`."""
-    now, minute = utcnow(), timedelta(minutes=1)
-    since = _instant(to_ms(now) // MINUTE_MS) - LOAD_MINUTES * minute
-    tallies = [kinds.get("points", {}) for kinds in read_series(since, minute, LOAD_MINUTES + 1, broker)]
+def read_load(broker: Broker) -> Load:
+    """Return the load of the last minutes."""
+    now = utcnow()
+    return sum_load(read_rows(start_of_load(now), broker=broker), now)
+
+
+def start_of_load(now: datetime) -> datetime:
+    """Return the first minute of the load."""
+    return now.replace(second=0, microsecond=0) - LOAD_MINUTES * MINUTE
+
+
+def sum_load(rows: Iterable[Row], now: datetime) -> Load:
+    """Return the load of the last minutes among these rows."""
+    since = start_of_load(now)
+    tallies = [kinds.get("points", {}) for kinds in sum_steps(rows, since, MINUTE, LOAD_MINUTES + 1)]
     first = next((index for index, tally in enumerate(tallies) if tally), LOAD_MINUTES)
     # Counting may have begun in the middle of the first minute, so it is left out if the others suffice.
-    if first and any(tallies[first + 1 :]) and (now - since - (first + 1) * minute).total_seconds() >= LEAST_SECONDS:
+    if first and any(tallies[first + 1 :]) and (now - since - (first + 1) * MINUTE).total_seconds() >= LEAST_SECONDS:
         first += 1
     total: Tally = {}
-    for tally in tallies[first:]:
+    for tally in filter(None, tallies[first:]):
         add_up(total, tally)
     return Load(
-        seconds=max(1.0, (now - since - first * minute).total_seconds()),
+        seconds=max(1.0, (now - since - first * MINUTE).total_seconds()),
         executed=sum(total.get(name, 0) for name in ("succeeded", "failed", "retried")),
         missed=total.get(MISSED, 0),
-        longest_wait=percentile(total, LAG, 1.0) or 0.0,
+        longest_wait=(percentile(total, LAG, 1.0) or 0.0) if total else 0.0,
         goes_on=any(tally.get(MISSED) for tally in tallies[-2:]),
     )

@@ -11,7 +11,6 @@ import queue
 import threading
 import time
 import uuid
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from .. import conf
@@ -33,19 +32,11 @@ MOST_BODY = 10_000
 _NAMESPACE = uuid.UUID("5f6c1d0e-8a63-4c7b-9a50-2d1c64c3b4f7")
 
 
-class Ping(NamedTuple):
-    """A queued request."""
-
-    url: str
-    rid: str
-    what: str
-    body: bytes
-
-
 class _Pinger:
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.waiting: queue.Queue[Ping] = queue.Queue(MOST)
+        #: URLs, pauses before further tries, and bodies.
+        self.waiting: queue.Queue[tuple[str, tuple[float, ...], bytes]] = queue.Queue(MOST)
         self.resting: dict[str, float] = {}
         self.ending = threading.Event()
         threading.Thread(target=self._run, name="delayq-pings", daemon=True).start()
@@ -53,24 +44,23 @@ class _Pinger:
     @tracing.quiet()
     def _run(self) -> None:
         while True:
-            ping = self.waiting.get()
+            request = self.waiting.get()
             try:
-                self._send(ping)
+                self._send(*request)
             except Exception:
                 logger.exception("A ping could not be sent")
             finally:
                 self.waiting.task_done()
 
-    def _send(self, ping: Ping) -> None:
-        host = urlsplit(ping.url).netloc
+    def _send(self, url: str, pauses: tuple[float, ...], body: bytes) -> None:
+        host = urlsplit(url).netloc
         alerts = conf.get_config().alerts
         if alerts is None or self.resting.get(host, 0.0) > time.monotonic():
             return
-        for pause in (*(() if ping.what == "/start" else PAUSES), None):
+        for pause in (*pauses, None):
             try:
-                url = f"{ping.url.rstrip('/')}{ping.what}?rid={ping.rid}"
                 headers = {"content-type": "text/plain; charset=utf-8", "user-agent": "django-delayq"}
-                post(url, ping.body, headers, hosts=alerts.hosts, timeout_seconds=TIMEOUT_SECONDS)
+                post(url, body, headers, hosts=alerts.hosts, timeout_seconds=TIMEOUT_SECONDS)
                 return
             except DeliveryFailed as error:
                 if pause is None or self.ending.is_set():
@@ -101,7 +91,9 @@ def ping(url: str, what: str, key: str, body: str = "") -> None:
             _pinger = _Pinger()
     rid = str(uuid.uuid5(_NAMESPACE, f"{conf.get_config().prefix}:{key}"))
     try:
-        _pinger.waiting.put_nowait(Ping(url, rid, what, body[:MOST_BODY].encode("utf-8", "replace")))
+        pauses = () if what == "/start" else PAUSES
+        request = f"{url.rstrip('/')}{what}?rid={rid}", pauses, body[:MOST_BODY].encode("utf-8", "replace")
+        _pinger.waiting.put_nowait(request)
     except queue.Full:
         logger.warning("A ping was dropped: %d wait already.", MOST)
 

@@ -1,6 +1,5 @@
 """Views: metrics that require a token, and probes. Include `django_delayq.monitoring.urls`."""
 
-from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
@@ -9,7 +8,6 @@ from django.views.decorators.http import require_safe
 from .. import conf
 from . import health
 from .health import PLAIN
-from .metrics import MISSING, is_there
 
 NO_TOKEN = "Set DELAYQ['METRICS_TOKEN'], and have it sent as: Authorization: Bearer TOKEN"  # noqa: S105
 
@@ -31,12 +29,9 @@ def metrics(request: HttpRequest) -> HttpResponse:
 @never_cache
 def open_metrics(request: HttpRequest) -> HttpResponse:
     """Return the gauges without a token: protect it by a decorator or by its address."""
-    if not is_there():
-        raise ImproperlyConfigured(MISSING)
-    from .metrics.fleet import told_of_all
-    from .metrics.text import CONTENT_TYPE_LATEST
+    from .metrics import CONTENT_TYPE_LATEST, render_gauges
 
-    return HttpResponse(told_of_all(), CONTENT_TYPE_LATEST)
+    return HttpResponse(render_gauges(), CONTENT_TYPE_LATEST)
 
 
 @require_safe

@@ -37,12 +37,11 @@ Pages = Mapping[str, Callable[[], Page]]
 
 def pages_of(worker: Worker) -> Pages:
     """Return the pages that a worker serves. Needs `prometheus_client`."""
-    from ..monitoring.metrics.fleet import told_of_all
-    from ..monitoring.metrics.text import CONTENT_TYPE_LATEST
+    from ..monitoring.metrics import CONTENT_TYPE_LATEST, render_gauges
 
     return {
         "/metrics": lambda: Page(200, told_by(worker), CONTENT_TYPE_LATEST),
-        "/fleet": lambda: Page(200, told_of_all(), CONTENT_TYPE_LATEST),
+        "/fleet": lambda: Page(200, render_gauges(), CONTENT_TYPE_LATEST),
         "/healthz": lambda: said([] if health.moves(worker.moved_at) else ["loop"]),
         "/readyz": lambda: said(health.unready()),
     }
@@ -52,15 +51,15 @@ def told_by(worker: Worker) -> bytes:
     """Return this process' metrics, and those that tasks have put into `prometheus_client`'s own registry."""
     from prometheus_client import REGISTRY
 
-    from ..monitoring.metrics.text import Gauges, counted, counter, text_of
+    from ..monitoring.metrics import CounterMetricFamily, Gauges, collect_counts, format_families
 
     gauges, now = Gauges(), worker.describe()
     gauges.put("worker_threads", "Tasks that this process can run at a time.", now["threads"])
     gauges.put("worker_running", "Tasks that run in this process.", now["running"])
     gauges.put("worker_leases", "Entries that this process has claimed and not given back.", now["held"])
     said = "Rebuilds of a flushed index that this process has brought to an end."
-    rebuilds = counter("rebuilds", said, worker.upkeep.rebuilds)
-    return text_of([*counted(worker.counting.brought), rebuilds, *gauges.values(), *REGISTRY.collect()])
+    rebuilds = CounterMetricFamily("delayq_rebuilds", said, value=worker.upkeep.rebuilds)
+    return format_families([*collect_counts(worker.counting.brought), rebuilds, *gauges.values(), *REGISTRY.collect()])
 
 
 def served(worker: Worker) -> AbstractContextManager[object]:

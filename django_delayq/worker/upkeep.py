@@ -305,7 +305,7 @@ class Upkeep:
         self._beside("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
         load = minutes.read_load(self.broker)
         if load.overloaded:
-            logger.warning(minutes.OVERLOAD, load.told)
+            logger.warning(minutes.OVERLOAD, load.values)
 
     def _prune(self, seconds: float = pruning.AT_ONCE_SECONDS) -> None:
         def prune() -> pruning.LastPass | None:

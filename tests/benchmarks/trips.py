@@ -1,9 +1,10 @@
-"""How many files and functions of the package one due point and one job pass through.
+"""How many files and functions of the package one due point, one job and one page of the admin pass through.
 
 Run from the project's root: `python -m tests.benchmarks.trips`. Uses the suite's settings, see `throughput`.
 A trip begins before the claim and ends when Redis is settled. Counted are the functions of the package that are called,
 those of the slot's thread too; a file switch is a call or a return from one file of the package to another, in the
 loop's thread. A trip is made once before it is counted, so that what is done at the first one only does not count.
+The page is *At a glance*, for a superuser of a site without schedules.
 """
 
 import sys
@@ -66,23 +67,43 @@ def main() -> None:
     worker.upkeep.begin(burst=True, stopping=lambda: False)
     threading.setprofile(lambda *noted: trip._note(*noted))  # in the slot's thread, which starts now
     trip = Trip()
+    print(f"{'':15} {'files':>6} {'functions':>10} {'calls':>6} {'file switches':>14}")
+    show("At a glance", overview())
     worker.slots.start()
     flows: dict[str, Callable[[], Any]] = {
         "a due point": lambda: due_point(worker.broker),
         "a job": lambda: tasks.echo.enqueue(1),
     }
-    print(f"{'':15} {'files':>6} {'functions':>10} {'calls':>6} {'file switches':>14}")
     for name, prepare in flows.items():
         for _ in range(2):
             worker.round(0.0)  # what else there is to do before
             prepare()
             trip = Trip()
             make(worker, trip)
-        calls = sum(trip.functions.values())
-        print(f"{name:15} {len(trip.files):6} {len(trip.functions):10} {calls:6} {trip.switches:14}")
+        show(name, trip)
     assert Run.objects.finished().count() == 2 * len(flows)
     worker.slots.stop(1.0)
     worker.broker.purge()
+
+
+def show(name: str, trip: Trip) -> None:
+    """Print a line of the table."""
+    calls = sum(trip.functions.values())
+    print(f"{name:15} {len(trip.files):6} {len(trip.functions):10} {calls:6} {trip.switches:14}")
+
+
+def overview() -> Trip:
+    """Get the overview twice, and return the second trip."""
+    from django.contrib.auth.models import User
+    from django.test import Client
+
+    client = Client()
+    client.force_login(User.objects.get_or_create(username="boss", is_staff=True, is_superuser=True)[0])
+    for _ in range(2):
+        trip = Trip()
+        with trip:
+            assert client.get("/admin/django_delayq/overview/").status_code == 200
+    return trip
 
 
 def make(worker: Any, trip: Trip) -> None:

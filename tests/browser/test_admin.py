@@ -89,7 +89,7 @@ def site(broker, live_server):
         "cancel": address("run_cancel", job.pk),
         "controls": address("control_changelist"), "control": address("control_change", held.pk),
         "failures": address("run_failures"), "run again": address("run_run_again", digest) + "?span=7d",
-        "coming": address("overview_coming"), "coming 7d": address("overview_coming") + "?span=7d",
+        "coming": address("overview_coming"), "coming of a queue": address("overview_coming") + "?queue=default",
         "ask": address("overview_ask"), "ask, a time": address("overview_ask") + f"?at={quote(str(now)[:16])}",
         "audit": address("auditentry_changelist"), "run before an edit": address("run_change", ran.pk),
         "restore": address("schedule_restore", schedule) + f"?definition={rows[0].definitions.order_by('pk')[0].pk}",

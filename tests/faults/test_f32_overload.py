@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from django_delayq.models import Run, Status
-from django_delayq.monitoring import status
+from django_delayq.monitoring.snapshot import take_snapshot_within
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import schedules
 from tests.faults.live import live_worker
@@ -34,7 +34,7 @@ def test_f32_under_overload_each_schedule_has_its_turn_and_it_is_told(
     with live_worker("slow", threads=1):
         wait_until(lambda: len(turns()) == COUNT and min(turns().values()) >= TURNS, what="turns of all")
         if told:
-            wait_until(lambda: "overdue" in [item.code for item in status.judge(status.look(seconds=5))], what="a word")
+            wait_until(lambda: "overdue" in [item.code for item in take_snapshot_within(5).problems], what="a word")
     with live_worker("fast", threads=16):
         report(f"F32 {overlap}, {missed}", histories)
 

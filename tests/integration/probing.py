@@ -9,8 +9,8 @@ from django.core.management import call_command
 
 from django_delayq import sync
 from django_delayq.index import keys
-from django_delayq.monitoring.status import looking
-from django_delayq.monitoring.status.snapshot import ShardView, WorkerView
+from django_delayq.monitoring import snapshot
+from django_delayq.monitoring.redis_side import ShardView, WorkerView
 
 SHARD = ShardView("default", 0, 0, 0, 0, None, "built")
 ALIVE = WorkerView("w", ("default",), 1.0)
@@ -60,7 +60,7 @@ def key(broker, part, member="s1"):
 @pytest.fixture
 def well(broker, monkeypatch):
     """A built prefix with a live worker, which never writes anything while somebody looks."""
-    monkeypatch.setattr(looking, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(snapshot, "AGAIN_SECONDS", 0.01)
     build(broker)
     beat(broker)
     return broker

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django_delayq.admin import coming as pages
 from django_delayq.models import Condition, Schedule, ScheduleState
 from django_delayq.monitoring import coming
-from tests.integration.admin_pages import HOSTILE, change_url, make
+from tests.integration.admin_pages import HOSTILE, make
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -54,7 +54,7 @@ def heat(page: str) -> dict[str, list[str]]:
     return {name: [re.sub("<.*?>", "", cell) for cell in re.findall("<td.*?</td>", row)] for name, row in rows}
 
 
-def test_the_map_has_an_hour_for_each_column_and_names_the_peaks(boss):
+def test_the_map_has_a_row_for_each_day_of_all_queues_or_of_one(boss):
     old("off", enabled=False, cron="* * * * *")
     assert "Nothing falls due in this time." in shown(boss)
     crowd(12), crowd(5, "30 14 * * *", queue="mail"), old("busy", cron="*/10 * * * *")
@@ -62,80 +62,47 @@ def test_the_map_has_an_hour_for_each_column_and_names_the_peaks(boss):
     ScheduleState.objects.filter(schedule=ended).update(condition=Condition.EXHAUSTED)
     page = shown(boss)
     rows = heat(page)
-    assert rows["default"] == ["4", *["6"] * 11, "18", *["6"] * 11] and rows["mail"] == ["", "", "5"] + [""] * 21
-    assert re.findall(r'class="delayq-peak">(.*?)<', page)[:2] == ["13 at 00:00", "6 at 14:30"]
-    assert 'title="18 from Tue 00:00 on"' in page and "delayq-heat-6" in page and "stimated" not in page
-    line = r'<tr><th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>'
-    table = re.findall(line, page)
-    assert table[2] == ("Mon 2026-05-04 14:00", "6", "5", "11") and len(table) == 24
-    assert f'href="{PAGE}"' in boss.get("/admin/django_delayq/overview/").content.decode()
-
-
-def test_seven_days_are_a_row_each(boss):
-    old("weekly", cron="0 9 * * 3"), old("hourly", cron="5 * * * *", queue="mail")
-    page = shown(boss, span="7d")
-    rows = heat(page)
-    assert "1 at Mon 13:05" in page
     assert next(iter(rows)) == "Mon 2026-05-04" and len(rows) == 8
-    assert rows["Mon 2026-05-04"] == [""] * 13 + ["1"] * 11, "what has passed of today is not there"
-    assert rows["Wed 2026-05-06"][9] == "2" and rows["Tue 2026-05-05"] == ["1"] * 24
-    assert rows["Mon 2026-05-11"] == ["1"] * 12 + [""] * 12
+    assert rows["Mon 2026-05-04"] == [""] * 12 + ["4", "6", "11", *["6"] * 9], "what has passed of today is not there"
+    assert rows["Tue 2026-05-05"] == ["18", *["6"] * 13, "11", *["6"] * 9]
+    assert rows["Mon 2026-05-11"] == ["18", *["6"] * 11] + [""] * 12
+    assert 'title="18 from Tue 00:00 on"' in page and "delayq-heat-6" in page and "stimated" not in page
+    assert heat(shown(boss, queue="mail"))["Tue 2026-05-05"] == [""] * 14 + ["5"] + [""] * 9
+    assert '<a href="?queue=mail">mail</a>' in page
+    assert f'href="{PAGE}"' in boss.get("/admin/django_delayq/overview/").content.decode()
 
 
 def test_numbers_are_those_of_the_clock_of_the_project(boss):
     old("nine", cron="0 9 * * *", timezone="Asia/Kolkata")
     with timezone.override("Asia/Kolkata"):
         page = shown(boss)
-    assert "1 at 09:00" in page and "Times of Asia/Kolkata." in page
-    assert heat(page)["default"] == [""] * 16 + ["1"] + [""] * 7
+    assert "Times of Asia/Kolkata." in page
+    assert heat(page)["Tue 2026-05-05"] == [""] * 9 + ["1"] + [""] * 14
 
 
-def test_the_next_twenty_runs_are_named(boss):
-    rows = {
-        "busy": old("busy", cron="*/10 * * * *"), "once": old("once", cron="25 12 * * *", max_runs=1, queue="mail"),
-        "late": old("late", cron="0 18 * * *"), "off": old("off", cron="22 12 * * *", enabled=False),
-        "bad": old("bad", cron="21 12 * * *"), "gone": old("gone", cron="21 12 * * *", timezone="Asia/Tokyo"),
-    }  # fmt: skip
-    for row in rows.values():
-        ScheduleState.objects.update_or_create(schedule=row, defaults={"next_due_at": NOW + timedelta(minutes=1)})
-    Schedule._base_manager.filter(name="bad").update(cron="not a cron")
-    ScheduleState.objects.filter(schedule=rows["gone"]).update(condition=Condition.PARKED)
-    page = shown(boss, span=HOSTILE)
-    runs = re.findall(r'title="([^"]+)">[^<]*</time> <a href="(.*?)">(.*?)</a>.*?">(.*?)</span>', page)
-    assert [name for _, _, name, _ in runs] == ["once", *["busy"] * 19]
-    assert runs[0][1:] == (change_url(rows["once"]), "once", "mail") and "12:25:00" in runs[0][0]
-
-
-def test_a_hostile_name_and_queue_stay_texts(boss):
-    Schedule._base_manager.filter(pk=old(HOSTILE).pk).update(queue=HOSTILE)
-    for query in ({}, {"span": "7d"}):
+def test_a_hostile_queue_stays_a_text(boss):
+    Schedule._base_manager.filter(pk=old("s").pk).update(queue=HOSTILE)
+    for query in ({}, {"queue": HOSTILE}):
         page = boss.get(PAGE, query).content.decode()
         assert HOSTILE not in page and "&lt;script&gt;" in page
 
 
 def test_of_many_schedules_a_sample_is_looked_at_and_the_page_says_so(boss, monkeypatch):
-    monkeypatch.setattr(coming, "MOST_READ", 30)
-    monkeypatch.setattr(coming, "DRAWN_FIRST", 40)
-    monkeypatch.setattr(coming, "DRAWN_AT_MOST", 50)
+    monkeypatch.setattr(coming, "MOST_READ", 50)
     crowd(200)
     page = shown(boss)
     assert "Estimated from 40 of about 200 schedules." in page
-    assert heat(page)["default"][12] == "200" and "200 at 00:00" in page
-    Schedule._base_manager.filter(pk__in=list(Schedule.objects.values_list("pk", flat=True)[::2])).update(enabled=False)
-    found = re.search(r"Estimated from (\d+) of about (\d+) schedules.", shown(boss))
-    assert found is not None and 10 <= int(found[1]) <= 40 and 50 <= int(found[2]) <= 150
-    Schedule._base_manager.filter(name__lt="d180").update(enabled=False)
+    assert heat(page)["Tue 2026-05-05"][0] == "200"
+    Schedule._base_manager.filter(name__lt="d160").update(enabled=False)
     assert "stimated" not in shown(boss), "few of them are enabled: all of those are read"
 
 
-@pytest.mark.parametrize("query", [{}, {"span": "7d"}])
-def test_a_sample_asks_the_database_seldom(boss, monkeypatch, query):
+def test_a_sample_asks_the_database_seldom(boss, monkeypatch):
     monkeypatch.setattr(coming, "MOST_READ", 2)
-    monkeypatch.setattr(coming, "DRAWN_FIRST", 3)
     crowd(30)
-    shown(boss, **query)
+    shown(boss)
     with CaptureQueriesContext(connection) as captured:
-        shown(boss, **query)
+        shown(boss)
     assert len(captured) <= 10, [each["sql"][:100] for each in captured]
 
 

@@ -239,21 +239,6 @@ def test_asking_shows_to_each_what_he_may_view(broker):
     assert "secret run" in text_of(client_for("view_schedule", "view_run").get(ASK, asked))
 
 
-def test_the_answer_has_what_people_did_around_that_time(boss, alive):
-    schedule, other = make(queue="mail"), make("other")
-    boss.post(f"{LIST}{schedule.pk}/pause/", {"reason": "double credits"})
-    boss.post("/admin/django_delayq/control/add/", {
-        "kind": "queue", "name": "mail", "paused": "on", "until_0": "", "until_1": "", "reason": "INC-2114", "most": "",
-    })  # fmt: skip
-    boss.post(f"{LIST}{other.pk}/pause/", {"reason": "other things"})
-    page = text_of(boss.get(f"{LIST}{schedule.pk}/why/"))
-    assert "double credits" in page and "paused (INC-2114" in page and "other things" not in page
-    shown = text_of(client_for("view_schedule").get(f"{LIST}{schedule.pk}/why/"))
-    assert "double credits" in shown.split("What people did")[1] and "control" not in shown.split("What people did")[1]
-    long_ago = text_of(boss.get(f"{LIST}{schedule.pk}/why/?at=2020-01-01%2009:00"))
-    assert "What people did" not in long_ago, "years before"
-
-
 def why(client, schedule, at: str = "", status: int = 200) -> str:
     reply = client.get(f"{LIST}{schedule.pk}/why/", {"at": at} if at else {})
     assert reply.status_code == status

@@ -54,7 +54,7 @@ def test_a_series_has_what_was_counted_in_each_step_wherever_it_stands(broker):
     in_redis(broker, since + 4 * MINUTE, counts(succeeded=1, skipped__overlap=3))
     in_redis(broker, since, counts(succeeded=2))  # moved, and not yet deleted
     in_redis(broker, since + 30 * MINUTE, counts(succeeded=9))
-    first, second = minutes.read_series(since, 5 * MINUTE, 2)
+    first, second = minutes.sum_steps(minutes.read_rows(since, since + 10 * MINUTE), since, 5 * MINUTE, 2)
     assert first["points"]["succeeded"] == 3 and first["points"]["skipped:overlap"] == 3
     assert first["jobs"]["succeeded"] == 1 and "jobs" not in second
     assert (second["points"]["failed"], second["points"]["succeeded"]) == (1, 1)
@@ -65,7 +65,7 @@ def test_the_page_shows_what_was_done_and_all_who_are_there(boss, alive):
     in_redis(alive, utcnow() - 2 * MINUTE, counts(succeeded=40, failed=2, skipped__overlap=3))
     in_redis(alive, utcnow() - 2 * MINUTE, counts("jobs", "mail", retried=5))
     page = boss.get(PAGE).content.decode()
-    for text in ("all is well", "succeeded 40", "failed 2", "skipped 3", "retried 5", "3 / 8", "61 MiB", "drift 0"):
+    for text in ("all is well", "succeeded 40", "failed 2", "skipped 3", "retried 5", "3 / 8", "61 MiB"):
         assert text in page, text
     rows = [re.findall("<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", page)]
     assert [row for row in rows if row[1:5] == ["40", "0", "3", "2"]], "the table has what the chart shows"
@@ -153,7 +153,7 @@ def test_drift_is_a_number(boss, well):
 
 
 def test_where_there_is_too_much_to_count_it_says_so(boss, well, monkeypatch):
-    monkeypatch.setattr("django_delayq.monitoring.status.looking.MOST_COUNTED", 1)
+    monkeypatch.setattr("django_delayq.monitoring.database_side.MOST_COUNTED", 1)
     rows = make("a"), make("b")
     assert "too many entries to count here" in health(boss) and "drift 0" not in health(boss)
     assert "drift" not in boss.get(change_url(rows[0])).content.decode()
@@ -199,5 +199,5 @@ def test_a_project_that_does_not_mirror_sees_no_line(boss, settings):
 
 def test_a_post_asks_nothing(boss, well, monkeypatch):
     row = make("a")
-    monkeypatch.setattr("django_delayq.admin.glance.ask_health", lambda: pytest.fail("asked"))
+    monkeypatch.setattr("django_delayq.admin.glance.read_health", lambda: pytest.fail("asked"))
     assert boss.post(LIST, {"action": "run_now", "apply": "1", "_selected_action": [row.pk]}).status_code == 302

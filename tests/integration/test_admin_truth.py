@@ -8,8 +8,10 @@ from django.utils import translation
 from django_delayq import actions
 from django_delayq.models import Control, Run, Schedule, ScheduleState
 from django_delayq.monitoring import explain
-from django_delayq.monitoring.status import find_remarks
-from django_delayq.monitoring.status.snapshot import RedisView
+from django_delayq.monitoring.database_side import Named, StateCounts
+from django_delayq.monitoring.problems import judge
+from django_delayq.monitoring.redis_side import RedisView
+from django_delayq.monitoring.snapshot import Snapshot
 from django_delayq.recurrence.point import utcnow
 from tests.integration.admin_pages import (
     LIST,
@@ -108,10 +110,9 @@ def test_a_limit_or_a_paused_schedule_leaves_the_line_as_it_is(boss, well):
 
 
 def test_what_status_does_not_know_is_no_remark():
-    assert list(find_remarks(None, (), 0)) == []
-    assert [words for _tone, words in find_remarks(RedisView((), ()), (), 1001)] == [
-        "No worker runs.", "1000+ schedules fail",
-    ]  # fmt: skip
+    assert judge(Snapshot()) == []
+    found = Snapshot(redis=RedisView((), ()), states=StateCounts(Named(1001, ()), Named(0, ()), 0, 0))
+    assert [each.message for each in judge(found)] == ["No worker runs.", "1000+ schedules fail"]
 
 
 def test_failed_jobs_are_counted_for_their_queues(boss, well):
@@ -131,7 +132,11 @@ def test_without_redis_what_is_unknown_is_called_so_and_the_database_tells_the_r
     kill_redis(settings)
     shown, listed, running, told = page(boss, GLANCE), page(boss, LIST), page(boss, NOW), text()
     settings.CACHES = good
-    assert "Nothing has run for more than a second." in running and "1 failed job" not in told + running
+    assert (
+        "Nothing has run for more than a second." in running
+        and "1 failed job" not in running
+        and "1 failed job" in told
+    )
     assert "No worker runs" not in shown and UNKNOWN in shown
     assert "failed 0" not in shown and "succeeded 0" not in shown
     assert "The last minutes are unknown while Redis does not answer." in shown

@@ -9,8 +9,10 @@ from django.db import OperationalError
 
 from django_delayq import actions, ledger
 from django_delayq.index import Definition
+from django_delayq.management.commands.delayq_status import as_dict, as_lines
 from django_delayq.models import Control, Origin, Run, Schedule
-from django_delayq.monitoring import explain, status
+from django_delayq.monitoring import explain
+from django_delayq.monitoring.snapshot import take_snapshot
 from django_delayq.recurrence.point import utcnow
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
@@ -294,16 +296,16 @@ def test_status_and_explanation_tell_what_is_held_back(broker):
     make_due(broker, row, timedelta(hours=2))
     beat(broker)
     actions.pause("mail", reason="full disk", by="bob")
-    snapshot = status.look_quickly()
-    problems = [problem.code for problem in status.judge(snapshot)]
+    snapshot = take_snapshot()
+    problems = [problem.code for problem in snapshot.problems]
     assert "overdue" not in problems
-    assert "Held back: queue mail: paused (full disk) by bob" in status.as_lines(snapshot, [])
-    [told] = status.as_dict(snapshot, [])["held_back"]
+    assert "Held back: queue mail: paused (full disk) by bob" in as_lines(snapshot)
+    [told] = as_dict(snapshot)["held_back"]
     assert (told["kind"], told["name"], told["paused"], told["reason"]) == ("queue", "mail", True, "full disk")
     lines = " ".join(explain.explain_state(row, utcnow()))
     assert "waits: queue mail is paused (full disk) by bob" in lines
     actions.resume("mail")
-    assert "overdue" in [problem.code for problem in status.judge(status.look_quickly())]
+    assert "overdue" in [problem.code for problem in take_snapshot().problems]
 
 
 # -- in the admin

@@ -50,7 +50,7 @@ def rows():
 
 
 def counted(broker, since=None):
-    return minutes.read_counts(since or datetime.now(UTC) - timedelta(hours=1), broker=broker)
+    return minutes.sum_rows(minutes.read_rows(since or datetime.now(UTC) - timedelta(hours=1), broker=broker))
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_minutes_are_moved_two_minutes_after_their_end_and_read_as_before(broker
     assert rows() == [(60, at - ago * MINUTE, "points", "app.one", {"succeeded": ago}) for ago in (4, 3)]
     assert MinuteCounts(broker).minutes("default", 0, 10**9) == [number(at) - 2, number(at) - 1]
     assert counted(broker, at - timedelta(hours=1)) == before == {KEY: {"succeeded": 10}}
-    found = minutes.read_counts(at - 4 * MINUTE, at - MINUTE, broker)
+    found = minutes.sum_rows(minutes.read_rows(at - 4 * MINUTE, at - MINUTE, broker))
     assert found == {KEY: {"succeeded": 9}}, "from the first instant on, and without the last one"
 
 
@@ -211,8 +211,8 @@ def test_a_crash_between_insert_and_deletion_counts_nothing_twice(broker, monkey
 
 def test_the_table_is_read_alone_where_redis_is_away(dead_redis):
     ledger.add_minute(NOW, Counts({KEY: {"failed": 2}}))
-    assert minutes.read_counts(NOW, NOW + MINUTE) == {KEY: {"failed": 2}}
-    assert by_queue(minutes.read_counts(NOW)) == {("default", "points"): {"failed": 2}}
+    assert minutes.sum_rows(minutes.read_rows(NOW, NOW + MINUTE)) == {KEY: {"failed": 2}}
+    assert by_queue(minutes.sum_rows(minutes.read_rows(NOW))) == {("default", "points"): {"failed": 2}}
 
 
 def test_minutes_become_hours_after_two_days_and_hours_go_after_ninety(broker, monkeypatch):
@@ -231,7 +231,7 @@ def test_minutes_become_hours_after_two_days_and_hours_go_after_ninety(broker, m
         (3600, hour, "points", "app.one", expected[KEY]),
         (3600, hour, "jobs", "app.two", expected[OTHER]),
     ]
-    assert minutes.read_counts(hour, hour + timedelta(hours=1), broker) == expected
+    assert minutes.sum_rows(minutes.read_rows(hour, hour + timedelta(hours=1), broker)) == expected
 
 
 def test_whoever_merges_what_another_one_has_merged_writes_nothing(broker, monkeypatch):

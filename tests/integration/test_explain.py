@@ -372,7 +372,6 @@ def test_next_lists_points_with_their_annotations():
     ("name", "options", "message"),
     [
         ("nightly", {}, "Did you mean 'Nightly report'?"),
-        ("Nihgtly report", {}, "Did you mean 'Nightly report'?"),
         ("999999", {}, "no schedule with the name or id '999999'."),
         ("9" * 40, {}, "no schedule"),
         ("Nightly report", {"at": "soon"}, "2026-11-21T09:00:30+02:00"),

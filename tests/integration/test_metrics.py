@@ -4,6 +4,7 @@ import errno
 import json
 import re
 import socket
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -24,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from django_delayq import conf
 from django_delayq.index import web
 from django_delayq.models import Schedule
-from django_delayq.monitoring import health, metrics, views
+from django_delayq.monitoring import health, views
 from django_delayq.worker import http
 from django_delayq.worker.http import Server, pages_of
 from tests.acceptance.support import ROOT, wait_until
@@ -272,7 +273,8 @@ def test_a_loop_that_stands_still_is_told(broker):
 
 
 def test_it_is_said_what_to_install_where_the_package_is_missing(monkeypatch):
-    monkeypatch.setattr(metrics, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "django_delayq.monitoring.metrics", raising=False)
     with pytest.raises(CommandError, match=r"django-delayq\[metrics\]"):
         call_command("delayq_worker", "--burst", "--metrics", "9808")
     with pytest.raises(ImproperlyConfigured, match=r"django-delayq\[metrics\]"):

@@ -48,7 +48,7 @@ from django.urls import path
 from django_delayq import actions
 from django_delayq.monitoring import alerts
 from django_delayq.recurrence.point import utcnow
-from django_delayq.monitoring.metrics.fleet import told_of_all
+from django_delayq.monitoring.metrics import render_gauges
 from django_delayq.models import Alert, Schedule
 
 
@@ -78,7 +78,7 @@ for _ in range(3):
 call_command("delayq_worker", "--burst")
 print("TOLD", json.dumps({
     "events": [event for event in events if event],
-    "metrics": told_of_all().decode(),
+    "metrics": render_gauges().decode(),
     "mails": [(message.subject, message.body, message.to) for message in mail.outbox],
     "spans": [
         (span.kind.name, span.context.trace_id, len(span.links), *map(span.attributes.get, ASKED))

@@ -12,7 +12,7 @@ from django_delayq.index import Broker
 from django_delayq.ledger import pruning as batches
 from django_delayq.management import progress
 from django_delayq.models import Run, ScheduleState
-from django_delayq.monitoring import status
+from django_delayq.monitoring.problems import exit_status
 from django_delayq.sync import pruning
 from django_delayq.worker import upkeep
 from django_delayq.worker.loop import Worker
@@ -179,7 +179,7 @@ def test_the_status_tells_of_the_last_pass(well, old):
     assert found["behind_seconds"] // 86_400 == 18
     change_note(well, left=3)
     assert ask()[1]["pruned"]["left"] == 3
-    assert status.exit_status([]) == 0
+    assert exit_status([]) == 0
 
 
 def command(**options):

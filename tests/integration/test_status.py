@@ -9,10 +9,10 @@ from django.core.management import CommandError, call_command
 
 from django_delayq import actions, sync
 from django_delayq.index import Broker, Settlement
+from django_delayq.management.commands.delayq_status import as_dict, as_lines
 from django_delayq.models import Condition, Origin, Run, ScheduleState
-from django_delayq.monitoring import status
-from django_delayq.monitoring.status import database_side
-from django_delayq.monitoring.status.snapshot import DatabaseView, Snapshot
+from django_delayq.monitoring import database_side
+from django_delayq.monitoring.snapshot import Snapshot
 from django_delayq.recurrence.point import utcnow
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
@@ -126,10 +126,10 @@ def test_it_writes_nothing(broker):
 
 
 def test_what_was_not_counted_in_time_is_said_and_not_taken_for_nothing():
-    snapshot = Snapshot("a", "p", database=DatabaseView("default", "sqlite"))
-    lines = status.as_lines(snapshot, [])
+    snapshot = Snapshot(vendor="sqlite")
+    lines = as_lines(snapshot)
     assert "Parked: not counted in time" in lines
-    found = status.as_dict(snapshot, [])
+    found = as_dict(snapshot)
     assert found["database"] == {
         "alias": "default", "vendor": "sqlite", "parked": None, "failing": None, "refused": None, "open_runs": None,
         "failed_jobs": None,

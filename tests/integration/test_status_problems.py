@@ -13,9 +13,11 @@ from django_delayq import actions, sync
 from django_delayq.index import Broker, Definition, MinuteCounts
 from django_delayq.index.counters import MISSED
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
-from django_delayq.monitoring import minutes, status
-from django_delayq.monitoring.status import database_side
-from django_delayq.monitoring.status.snapshot import Comparison, RedisView, ServerView, Snapshot
+from django_delayq.monitoring import database_side, minutes
+from django_delayq.monitoring.database_side import Comparison
+from django_delayq.monitoring.problems import judge
+from django_delayq.monitoring.redis_side import RedisView, ServerView
+from django_delayq.monitoring.snapshot import Snapshot
 from django_delayq.recurrence.point import utcnow
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
@@ -52,9 +54,7 @@ def test_missing_tables_are_told_with_what_redis_knows(well, monkeypatch):
 
 
 def test_a_database_that_refuses_a_question_is_told(well, monkeypatch):
-    monkeypatch.setattr(
-        "django_delayq.monitoring.status.database_side.ScheduleState._meta.db_table", "of_a_newer_version"
-    )
+    monkeypatch.setattr("django_delayq.monitoring.database_side.ScheduleState._meta.db_table", "of_a_newer_version")
     assert codes() == (2, ["database_unreachable"])
 
 
@@ -171,7 +171,7 @@ def test_overload_is_told_the_same_however_many_points_a_second_with_what_to_do(
     needed, done = (float(number) for number in re.findall(r"(?:Needed|done): ([0-9]+[.][0-9])", text))
     assert 0.9 * a_second < needed < 1.3 * a_second
     assert 0.35 < done / a_second < 0.55  # rounded to a tenth
-    load = minutes.read_load(well).told
+    load = minutes.read_load(well).values
     assert 0.39 < load["done"] / load["needed"] < 0.41
     assert len(overloads()) == 1
     worker = Worker(WorkerOptions(queues=("default",)))
@@ -209,7 +209,7 @@ def test_what_fell_due_while_no_worker_could_work_is_no_overload(well, since):
     row = schedule("s", kind="every", cron="", every=timedelta(seconds=2))
     make_due(well, row, timedelta(seconds=80))
     worker.run()
-    found = minutes.read_counts(datetime.now(UTC) - timedelta(hours=1), broker=well)[POINTS]
+    found = minutes.sum_rows(minutes.read_rows(datetime.now(UTC) - timedelta(hours=1), broker=well))[POINTS]
     assert found["skipped:missed"] >= 38
     assert found.get(MISSED, 0) == (0 if since is None else found["skipped:missed"])
 
@@ -240,7 +240,7 @@ def test_what_fell_due_while_its_own_queue_or_task_was_paused_is_no_overload(wel
     actions.resume(**paused)
     worker.controls._read_at = 0.0
     worker.run()
-    found = minutes.read_counts(datetime.now(UTC) - timedelta(hours=1), broker=well)[POINTS]
+    found = minutes.sum_rows(minutes.read_rows(datetime.now(UTC) - timedelta(hours=1), broker=well))[POINTS]
     assert found.get(MISSED, 0) == (found["skipped:missed"] if paused == {"queue": "mail"} else 0)
 
 
@@ -316,12 +316,14 @@ def test_what_a_worker_is_just_writing_is_no_difference(well, monkeypatch):
     run.save()
     looks = []
 
-    def compare_then_enqueue(broker):
-        looks.append(database_side.compare(broker))
+    compare = database_side.compare
+
+    def compare_then_enqueue(broker, queues):
+        looks.append(compare(broker, queues))
         sync.put_runs(well, [run])
         return looks[-1]
 
-    monkeypatch.setattr("django_delayq.monitoring.status.looking.compare", compare_then_enqueue)
+    monkeypatch.setattr("django_delayq.monitoring.database_side.compare", compare_then_enqueue)
     assert codes() == (0, [])
     assert [look.drift.missing for look in looks] == [1, 0]
 
@@ -334,8 +336,8 @@ def test_keys_of_a_foreign_type_are_wrong(well):
 
 
 def judged(server=None, **values):
-    snapshot = Snapshot("default", "p", RedisView((ALIVE,), (SHARD,), (server or ServerView(),)), **values)
-    return [problem.code for problem in status.judge(snapshot)]
+    snapshot = Snapshot(redis=RedisView((ALIVE,), (SHARD,), (server or ServerView(),)), **values)
+    return [problem.code for problem in judge(snapshot)]
 
 
 @pytest.mark.parametrize(
@@ -356,5 +358,5 @@ def test_what_is_leased_may_differ_for_a_moment():
     drift = sync.Drift(unmirrored=0, tombstones=0, missing=1, ghosts=1, torn=0, unbuilt=0)
     for leased, found in ((2, []), (1, ["out_of_sync"])):
         shards = (replace(SHARD, members=5, leased=leased),)
-        snapshot = Snapshot("default", "p", RedisView((ALIVE,), shards), comparison=Comparison("ours", drift=drift))
-        assert [problem.code for problem in status.judge(snapshot)] == found
+        snapshot = Snapshot(redis=RedisView((ALIVE,), shards), comparison=Comparison("ours", drift=drift))
+        assert [problem.code for problem in judge(snapshot)] == found

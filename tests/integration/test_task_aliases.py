@@ -15,7 +15,7 @@ from django_delayq.calls import registry
 from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task, task_backends
 from django_delayq.exceptions import UnknownTask
 from django_delayq.models import Control, Declaration, Run, Schedule
-from django_delayq.monitoring.status import database_side, snapshot
+from django_delayq.monitoring import database_side
 from django_delayq.sources import declared
 from tests.app import tasks
 from tests.integration.admin_pages import LIST, change_url, errors, fields, make
@@ -182,8 +182,8 @@ def test_schedules_of_unknown_tasks_are_a_problem_with_their_names_and_the_list_
 
 
 def test_more_than_it_looks_at_is_said(well, monkeypatch):
-    for name in ("database_side", "judge"):
-        monkeypatch.setattr(import_module(f"django_delayq.monitoring.status.{name}"), "MOST_UNKNOWN", 2)
+    for name in ("database_side", "problems"):
+        monkeypatch.setattr(import_module(f"django_delayq.monitoring.{name}"), "MOST_UNKNOWN", 2)
     lose("a", "b", "c")
     found = ask()[1]
     assert found["problems"][0]["message"].startswith("2+ schedules")
@@ -193,7 +193,9 @@ def test_more_than_it_looks_at_is_said(well, monkeypatch):
 def test_looking_for_them_reads_only_rows_of_unknown_tasks():
     lose("a")
     with CaptureQueriesContext(connection) as asked:
-        assert database_side.find_unknown() == snapshot.Named(1, ("a (shop.tasks.gone)",))
+        assert database_side.count_unknown(database_side.read_used()["task"]) == database_side.Named(
+            1, ("a (shop.tasks.gone)",)
+        )
     assert len(asked) == 2
     if connection.vendor == "sqlite":  # PostgreSQL reads a table of one row as it is
         with connection.cursor() as cursor:

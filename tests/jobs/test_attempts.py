@@ -38,7 +38,7 @@ def retry(result):
 
 
 def counted(broker):
-    found = minutes.read_counts(datetime.now(UTC) - timedelta(hours=1), broker=broker)
+    found = minutes.sum_rows(minutes.read_rows(datetime.now(UTC) - timedelta(hours=1), broker=broker))
     return {(kind, task.rpartition(".")[2]): outcomes(tally) for (kind, _, task), tally in found.items()}
 
 

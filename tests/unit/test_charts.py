@@ -2,21 +2,14 @@
 
 import re
 
-import pytest
+from django_delayq.admin.charts import ABOVE, BELOW, HEIGHT, bars, spark
 
-from django_delayq.admin import overview
-from django_delayq.admin.charts import ABOVE, BELOW, HEIGHT, LEFT, bars, lines, spark
-
-TONES, NAMES = {"good": "good", "bad": "bad"}, {"good": "fine", "bad": "<b>"}
+SERIES = {"good": ("good", "fine"), "bad": ("bad", "<b>")}
 TIMES = ["09:00", "09:01", "09:02"]
 
 
-def show(value: float) -> str:
-    return f"{value:g}"
-
-
 def test_a_column_is_as_high_as_its_share_of_the_highest_and_stands_on_what_is_below() -> None:
-    drawn = bars([{"good": 30, "bad": 10}, {}, {"good": 20}], TONES, NAMES, TIMES, show)
+    drawn = bars([{"good": 30, "bad": 10}, {}, {"good": 20}], SERIES, TIMES)
     rects = re.findall(r'fill-(\w+)" x="([\d.]+)" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"', drawn)
     whole = HEIGHT - ABOVE - BELOW
     assert [(tone, float(height)) for tone, _, _, height in rects] == [
@@ -27,17 +20,8 @@ def test_a_column_is_as_high_as_its_share_of_the_highest_and_stands_on_what_is_b
     assert "<title>09:00 fine 30, &lt;b&gt; 10</title>" in drawn and ">40</text>" in drawn
 
 
-def test_a_line_is_broken_where_nothing_is_known() -> None:
-    drawn = lines({"p50": [0.01, None, 0.1], "p99": [0.1, 1.0, 1.0]}, TIMES, show)
-    segments = re.findall(r'<line class="delayq-line-(\w+)"', drawn)
-    assert segments == ["p99", "p99"], "a gap joins nothing"
-    heights = [float(y) for y in re.findall(r'<circle class="delayq-line-p50" cx="[\d.]+" cy="([\d.]+)"', drawn)]
-    assert heights == [HEIGHT - BELOW, ABOVE + (HEIGHT - BELOW - ABOVE) / 2], "ten times as long is a step up"
-
-
 def test_nothing_at_all_is_an_empty_chart() -> None:
-    assert "<rect" not in bars([{}, {}, {}], TONES, NAMES, TIMES, show)
-    assert "<circle" not in lines({"p50": [None, None, None]}, TIMES, show)
+    assert "<rect" not in bars([{}, {}, {}], SERIES, TIMES)
 
 
 def test_small_columns_are_as_high_as_their_shares_and_the_title_says_what_they_are() -> None:
@@ -46,15 +30,3 @@ def test_small_columns_are_as_high_as_their_shares_and_the_title_says_what_they_
     assert rects == [("5", "0", "20"), ("10", "15", "5")]
     assert "<title>&lt;b&gt; at most 4</title>" in drawn
     assert "<rect" not in spark([0, 0], "bad", "") and "<rect" not in spark([], "bad", "")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "label"),
-    [
-        (0.001, "1 ms"), (0.0015, "1.5 ms"), (0.1, "100 ms"), (1.0, "1 s"), (4.2137, "4.2 s"), (10.0, "10 s"),
-        (100.0, "100 s"), (1000.0, "17 min"), (10_000.0, "3 h"), (None, "–"),
-    ],
-)  # fmt: skip
-def test_labels_of_an_axis_of_seconds_are_short(seconds: float | None, label: str) -> None:
-    assert overview._seconds(seconds) == label
-    assert len(label) * 7 < LEFT - 6, "nothing is cut off at the left, where a character is at most 7 wide"

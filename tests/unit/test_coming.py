@@ -1,4 +1,4 @@
-"""What is to come, counted without a server: known recurrences, changes of the clock, bounds, jitter, peaks."""
+"""What is to come, counted without a server: known recurrences, changes of the clock, bounds."""
 
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -9,11 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_delayq.ledger.rows import ScheduleRow, StateRow
-from django_delayq.monitoring.coming import HOUR, MINUTE, Outlook, Steps, grouped, minutes_of, per_step
-from django_delayq.recurrence import Cron, Every, Once, Windowed, wake_at
+from django_delayq.monitoring.coming import HOUR, Hours, count_by_hour, count_hours
+from django_delayq.recurrence import Cron, Every, Once, Windowed
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)  # a Monday
-DAY = timedelta(days=1)
+DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
 _keys = count(1)
 
 
@@ -34,74 +34,63 @@ def plan(name: str = "", **values: object) -> ScheduleRow:
     return ScheduleRow(**{**defaults, **values, "state": state})  # type: ignore[arg-type]
 
 
-def hours(
-    *plans: ScheduleRow, first: datetime = NOON, number: int = 24, since: datetime = NOON
-) -> dict[str, list[int]]:
-    return Outlook(plans, first, number, since).by_queue()
+def hours(*plans: ScheduleRow, first: datetime = NOON, number: int = 24, since: datetime = NOON) -> list[int]:
+    return count_hours(plans, Hours(first, number, since))
 
 
 def test_each_hour_has_the_points_that_fall_into_it() -> None:
-    found = hours(plan(cron="0 0 * * *"), plan(cron="*/5 * * * *"), plan(cron="30 13 * * *", queue="mail"))
-    assert found["default"] == [12] * 12 + [13] + [12] * 11, "midnight is the thirteenth hour"
-    assert found["mail"] == [0, 1] + [0] * 22
+    found = hours(plan(cron="0 0 * * *"), plan(cron="*/5 * * * *"), plan(cron="30 13 * * *"))
+    assert found == [12, 13] + [12] * 10 + [13] + [12] * 11, "midnight is the thirteenth hour"
 
 
 def test_what_has_passed_of_the_first_hour_does_not_count() -> None:
     found = hours(plan(cron="*/5 * * * *"), since=NOON + 31 * MINUTE)
-    assert found["default"][:2] == [5, 12]
+    assert found[:2] == [5, 12]
 
 
 def test_an_interval_goes_on_from_its_lattice_and_a_fixed_delay_from_its_last_end() -> None:
     odd = plan(every=timedelta(hours=7), created_at=NOON - timedelta(hours=20, minutes=30))
-    assert [at for at, number in enumerate(hours(odd)["default"]) if number] == [0, 7, 14, 21]
+    assert [at for at, number in enumerate(hours(odd)) if number] == [0, 7, 14, 21]
     ended = NOON - timedelta(minutes=10)
     delay = plan(every=timedelta(hours=10), every_from="finish", last_finished_at=ended, last_due_at=ended - HOUR)
-    assert [at for at, number in enumerate(hours(delay)["default"]) if number] == [9, 19]
+    assert [at for at, number in enumerate(hours(delay)) if number] == [9, 19]
 
 
 def test_a_day_on_which_the_clock_jumps() -> None:
     riga = ZoneInfo("Europe/Riga")
     first = datetime(2026, 3, 29, 0, 0, tzinfo=riga).astimezone(UTC)  # 03:00 becomes 04:00
     gap = {"cron": "30 3 * * *", "timezone": "Europe/Riga", "effective_from": first - DAY}
-    assert hours(plan(**gap), first=first, since=first)["default"][3] == 1, "once, right after the gap"
-    assert hours(plan(**gap, dst_gap="skip"), first=first, number=23, since=first) == {}
+    assert hours(plan(**gap), first=first, since=first)[3] == 1, "once, right after the gap"
+    assert hours(plan(**gap, dst_gap="skip"), first=first, number=23, since=first) == [0] * 23
     first = datetime(2026, 10, 25, 0, 0, tzinfo=riga).astimezone(UTC)  # 04:00 becomes 03:00
     twice = {**gap, "effective_from": first - DAY}
-    assert sum(hours(plan(**twice), first=first, number=25, since=first)["default"]) == 1
-    assert hours(plan(**twice, dst_overlap="twice"), first=first, number=25, since=first)["default"][3:5] == [1, 1]
+    assert sum(hours(plan(**twice), first=first, number=25, since=first)) == 1
+    assert hours(plan(**twice, dst_overlap="twice"), first=first, number=25, since=first)[3:5] == [1, 1]
 
 
 def test_bounds_and_numbers_of_runs_end_it() -> None:
     minutely = {"cron": "* * * * *"}
     until = plan(**minutely, end_at=NOON + timedelta(hours=2, minutes=10))
-    assert hours(until)["default"][:4] == [60, 60, 11, 0]
+    assert hours(until)[:4] == [60, 60, 11, 0]
     begins = plan(**minutely, start_at=NOON + timedelta(hours=1, minutes=58))
-    assert hours(begins)["default"][:3] == [0, 2, 60]
-    assert hours(plan(**minutely, max_runs=100, run_count=30))["default"][:3] == [60, 10, 0]
-    assert hours(plan(cron="0 * * * *", max_runs=2))["default"][:3] == [1, 1, 0]
-    later = plan(**minutely, max_runs=70)
-    assert minutes_of(grouped([later], NOON, NOON + DAY), NOON + HOUR, NOON) == [1] * 10 + [0] * 50
-    assert hours(plan(at=NOON + 3 * HOUR))["default"][3] == 1
-    assert hours(plan(**minutely, effective_from=NOON + 3 * HOUR))["default"][:4] == [0, 0, 0, 59]
+    assert hours(begins)[:3] == [0, 2, 60]
+    assert hours(plan(**minutely, max_runs=100, run_count=30))[:3] == [60, 10, 0]
+    assert hours(plan(cron="0 * * * *", max_runs=2))[:3] == [1, 1, 0]
+    assert hours(plan(**minutely, max_runs=70))[:3] == [60, 10, 0]
+    assert hours(plan(at=NOON + 3 * HOUR))[3] == 1
+    assert hours(plan(**minutely, effective_from=NOON + 3 * HOUR))[:4] == [0, 0, 0, 59]
 
 
 def test_what_cannot_be_computed_is_left_out() -> None:
-    assert hours(plan(cron="not a cron"), plan(cron="0 * * * *", timezone="No/Where")) == {}
+    assert hours(plan(cron="not a cron"), plan(cron="0 * * * *", timezone="No/Where")) == [0] * 24
 
 
-def test_the_same_definition_is_counted_once_for_all_that_have_it() -> None:
+def test_the_same_definition_is_counted_for_all_that_have_it() -> None:
     same = [plan(cron="0 3 * * *"), plan(cron="00 3 * * *"), plan(cron="0 3 * * *", end_at=NOON + 9 * DAY)]
-    lattice = [plan(every=HOUR, created_at=NOON - DAY + timedelta(seconds=each)) for each in (0, 30, 59, 60)]
-    groups = grouped([*same, plan(cron="0 3 * * *", timezone="Asia/Tokyo"), *lattice], NOON, NOON + DAY)
-    assert sorted(len(group.schedules) for group in groups) == [1, 1, 3, 3]
-    assert hours(*same)["default"][15] == 3
-    others = [
-        plan(cron=cron) for cron in ("0 3 * * 1", "0 3 1 * *", "0 3 * 5 *", "1 3 * * *", "0 4 * * *", "0 0 3 * * *")
-    ]
-    assert len(grouped([same[0], *others], NOON, NOON + DAY)) == 6, "the last one is the first, with its seconds"
-    assert len(grouped([plan(cron="H H * * *") for _ in range(40)], NOON, NOON + DAY)) > 30, (
-        "H is another for each name"
-    )
+    assert hours(*same)[15] == 3
+    others = [plan(cron="0 3 * * *", timezone="Asia/Tokyo"), plan(cron="0 3 * * 1"), plan(cron="0 4 * * *")]
+    found = hours(*same, *others)
+    assert (found[6], found[15], found[16]) == (1, 3, 1)
 
 
 RULES = st.one_of(
@@ -117,45 +106,19 @@ RULES = st.one_of(
 )  # fmt: skip
 
 
-@example(Every(timedelta(seconds=30), NOON), 0, 1, 5, 0)
-@example(Every(timedelta(seconds=60), NOON), 0, 1, 5, 0)
-@given(RULES, st.integers(0, 400), st.sampled_from([1, 60]), st.integers(1, 30), st.integers(0, 90))
-def test_a_step_has_as_many_points_as_the_recurrence_counts_in_it(
-    rule: object, day: int, minutes: int, number: int, passed: int
+@example(Every(timedelta(seconds=30), NOON), 0, 5, 0)
+@example(Every(timedelta(seconds=60), NOON), 0, 5, 0)
+@given(RULES, st.integers(0, 400), st.integers(1, 30), st.integers(0, 90))
+def test_an_hour_has_as_many_points_as_the_recurrence_counts_in_it(
+    rule: object, day: int, number: int, passed: int
 ) -> None:
     first = NOON + day * DAY
-    steps = Steps(first, minutes * MINUTE, number, first + passed * MINUTE)
-    found = per_step(rule, steps)  # type: ignore[arg-type]
+    shown = Hours(first, number, first + passed * MINUTE)
+    found = count_by_hour(rule, shown)  # type: ignore[arg-type]
     for at in range(number):
-        begin, end = first + at * steps.step, first + (at + 1) * steps.step
-        wanted = rule.count_between(max(begin, steps.since), end - timedelta(microseconds=1))  # type: ignore[attr-defined]
-        assert found.get(at, 0) == wanted
+        begin, end = first + at * HOUR, first + (at + 1) * HOUR
+        wanted = rule.count_between(max(begin, shown.since), end - timedelta(microseconds=1))  # type: ignore[attr-defined]
+        assert found.get(at, 0) == max(0, wanted)
     assert all(0 <= at < number and each for at, each in found.items())
-    kept = per_step(Windowed(rule, start=first), steps, left=5)  # type: ignore[arg-type]
+    kept = count_by_hour(Windowed(rule, start=first), shown, most=5)  # type: ignore[arg-type]
     assert sum(kept.values()) == min(5, sum(found.values()))
-
-
-def test_minutes_have_each_start_where_its_jitter_puts_it() -> None:
-    jitter = timedelta(minutes=30)
-    moved = [plan(f"j{number}", cron="45 12 * * *", jitter=jitter) for number in range(50)]
-    wanted = [wake_at(NOON + 45 * MINUTE, jitter, each.name) for each in moved]
-    groups = grouped([*moved, plan(cron="45 12 * * *")], NOON, NOON + HOUR)
-    found = minutes_of(groups, NOON, NOON)
-    assert found[45] == 1 + sum(NOON + 45 * MINUTE <= start < NOON + 46 * MINUTE for start in wanted)
-    assert sum(found) == 1 + sum(start < NOON + HOUR for start in wanted)
-    following = minutes_of(grouped(moved, NOON, NOON + 2 * HOUR), NOON + HOUR, NOON)
-    assert sum(following) == sum(start >= NOON + HOUR for start in wanted), "the others start in the next hour"
-    late = NOON + HOUR + 5 * MINUTE
-    waiting = minutes_of(grouped(moved, late, NOON + 2 * HOUR), NOON + HOUR, late)
-    assert sum(waiting) == sum(start >= late for start in wanted), "also those whose point has passed"
-
-
-def test_the_busiest_minutes_are_found_although_other_hours_have_more_points() -> None:
-    midnight = [plan(cron="0 0 * * *") for _ in range(40)]
-    morning = [plan(cron="30 6 * * *", queue="mail") for _ in range(30)]
-    busy = [plan(cron="* * * * *") for _ in range(5)]
-    spread = [plan(cron=f"{minute} 18 * * *") for minute in range(60)]
-    peaks = Outlook([*midnight, *morning, *busy, *spread], NOON, 24, NOON).peaks()
-    assert peaks[:2] == [(NOON + 12 * HOUR, 45), (NOON + 18 * HOUR + 30 * MINUTE, 35)]
-    assert peaks[2].runs == 6
-    assert Outlook([], NOON, 24, NOON).peaks() == []

@@ -3,8 +3,8 @@
 import json
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterable
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -14,16 +14,22 @@ from django.db import Error
 
 from django_delayq import conf, ledger
 from django_delayq.calls.validators import is_storable
-from django_delayq.models import Run, Schedule
-from django_delayq.monitoring import alerts, explain, status
+from django_delayq.index.counters import LAG, by_queue, outcomes, percentile
+from django_delayq.models import Control, Schedule
+from django_delayq.monitoring import alerts, explain
+from django_delayq.monitoring.database_side import MOST_COUNTED, Named
+from django_delayq.monitoring.minutes import sum_rows
+from django_delayq.monitoring.problems import exit_status, format_span, list_remarks
+from django_delayq.monitoring.redis_side import QueueView
+from django_delayq.monitoring.snapshot import Snapshot, take_snapshot_within
 from django_delayq.recurrence.point import utcnow
 from django_delayq.recurrence.zone import get_zone
 from django_delayq.text import plain, redact_text
 
 #: Maximum of `--next`.
 MOST_SHOWN = 1000
-#: Maximum number of names that a misspelt one is compared with.
-MOST_COMPARED = 10_000
+NOT_COUNTED = "not counted in time"
+PRUNED = ("at", "rows", "left", "seconds", "behind_seconds", "finished")
 
 
 class Command(BaseCommand):
@@ -78,19 +84,17 @@ class Command(BaseCommand):
         try:
             if not conf.get_config().mirror:
                 raise CommandError(f"{conf.why_no_redis()}: this process touches no Redis.", returncode=2)
-            snapshot = status.look(seconds=options["timeout"])
+            snapshot = take_snapshot_within(options["timeout"], max_lag=options["max_lag"])
         except ImproperlyConfigured as error:
             raise CommandError(str(error), returncode=2) from error
         if options["alert"]:
             self._alert()
-        problems = status.judge(snapshot, max_lag=options["max_lag"])
         if options["json"]:
-            values = status.as_dict(snapshot, problems)
+            values = as_dict(snapshot)
             self.stdout.write(plain(json.dumps(values, cls=DjangoJSONEncoder, ensure_ascii=False)))
         else:
-            self._print(status.as_lines(snapshot, problems))
-        code = status.exit_status(problems)
-        if code:
+            self._print(as_lines(snapshot))
+        if code := exit_status(snapshot.problems):
             sys.exit(code)
 
     def _alert(self) -> None:
@@ -112,7 +116,9 @@ def _explain(options: dict[str, Any]) -> list[str]:
     if options["job"] is not None:
         if options["schedule"] is not None or options["at"] is not None or count is not None:
             raise CommandError("--job takes no schedule, --at or --next.")
-        return explain.explain_job(_find_job(options["job"]), now)
+        if (job := explain.find_job(options["job"])) is None:
+            raise CommandError(f"There is no job with the id {options['job'][:200]!r}; its row may have expired.")
+        return explain.explain_job(job, now)
     schedule = _find(options["schedule"])
     if count is not None and not 1 <= count <= MOST_SHOWN:
         raise CommandError(f"--next must be from 1 to {MOST_SHOWN}, not {count}.")
@@ -128,13 +134,6 @@ def _explain(options: dict[str, Any]) -> list[str]:
         raise CommandError(str(error)) from error
 
 
-def _find_job(text: str) -> Run:
-    job = explain.find_job(text)
-    if job is None:
-        raise CommandError(f"There is no job with the id {text[:200]!r}; its row may have expired.")
-    return job
-
-
 def _find(text: str) -> Schedule:
     """Return the schedule with this name, else with this id."""
     rows = Schedule._base_manager.using(ledger.database()).select_related("state")
@@ -144,9 +143,105 @@ def _find(text: str) -> Schedule:
     if found is not None:
         return found
     names = rows.order_by("name").values_list("name", flat=True)
-    near = list(names.filter(name__icontains=text)[:3]) if is_storable(text) else []
-    if not near:
-        known = {name.lower(): name for name in names[:MOST_COMPARED]}
-        near = [known[name] for name in get_close_matches(text.lower(), known, n=3, cutoff=0.6)]
+    near = names.filter(name__icontains=text)[:3] if is_storable(text) else ()
     hint = f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
     raise CommandError(f"There is no schedule with the name or id {text[:200]!r}.{hint}")
+
+
+def as_lines(snapshot: Snapshot) -> list[str]:
+    """Return the problems, each with a suggested fix, followed by the known state."""
+    redis, compared, states = snapshot.redis, snapshot.comparison, snapshot.states
+    lines = [f"Problem {each.code}: {each.message}" for each in snapshot.problems if each.is_wrong]
+    lines += [each.message for each in list_remarks(snapshot.problems)]
+    lines = lines or ["All is well."]
+    if redis is not None:
+        servers = [f"{each.name} {each.version}".strip() for each in redis.servers]
+        lines.append(f"Redis: {', '.join(filter(None, servers)) or 'does not tell about itself'}")
+        lines.append(f"Workers: {len(redis.live)} live, {len(redis.workers) - len(redis.live)} silent")
+        lines += map(_format_queue, redis.queues)
+    if compared is not None and compared.drift is not None:
+        lines.append(f"Drift: {'at least ' if compared.drift.capped else ''}{compared.drift.total}")
+    lines += [f"Held back: {row}: {row.standing}" for row in snapshot.held_back or ()]
+    if snapshot.vendor:
+        runs, failed = snapshot.open_runs, snapshot.failed_jobs
+        counts = NOT_COUNTED if runs is None else ", ".join(f"{name} {_number(count)}" for name, count in runs.items())
+        lines += [
+            f"Database: {ledger.database()} ({snapshot.vendor})",
+            f"Parked: {_named(states.parked if states else None)}",
+            f"Failing: {_named(states.failing if states else None)}",
+            f"Refused: {_named(snapshot.refused)}",
+            f"Open runs: {counts}, failed jobs {_number(None if failed is None else sum(failed.values()))}",
+        ]
+    return lines
+
+
+def _format_queue(queue: QueueView) -> str:
+    late = f", the oldest {format_span(queue.oldest_due)} late" if queue.oldest_due else ""
+    counts = f"{queue.members} entries ({queue.jobs} jobs), {queue.due} due ({queue.jobs_due} jobs)"
+    return f"Queue {queue.queue}: {counts}, {queue.leased} leased{late}"
+
+
+def _named(found: Named | None) -> str:
+    if found is None:
+        return NOT_COUNTED
+    return _number(found.count) + (f" ({found.listed})" if found.count else "")
+
+
+def _number(count: int | None) -> str:
+    return NOT_COUNTED if count is None else f"more than {MOST_COUNTED:,}" if count > MOST_COUNTED else str(count)
+
+
+def as_dict(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the snapshot as a dict for `DjangoJSONEncoder`; None where a value is not known.
+
+    The keys are a public interface: keys may be added, but not renamed. A count of one above its maximum means "more
+    than the maximum".
+    """
+    redis, compared, states, failed = snapshot.redis, snapshot.comparison, snapshot.states, snapshot.failed_jobs
+    drift, pruned = compared.drift if compared is not None else None, snapshot.pruned
+    database = {
+        "alias": ledger.database(),
+        "vendor": snapshot.vendor,
+        "parked": states and asdict(states.parked),
+        "failing": states and asdict(states.failing),
+        "refused": snapshot.refused and asdict(snapshot.refused),
+        "open_runs": snapshot.open_runs,
+        "failed_jobs": None if failed is None else sum(failed.values()),
+    }
+    return {
+        "status": exit_status(snapshot.problems),
+        "problems": [
+            {"code": each.code, "message": each.message, "status": each.status, "queue": each.queue}
+            for each in snapshot.problems
+            if each.is_wrong
+        ],
+        "prefix": conf.get_config().prefix,
+        "layout": compared and compared.layout,
+        "redis": redis and list(map(asdict, redis.servers)),
+        "workers": redis and [{**asdict(worker), "live": worker.live} for worker in redis.workers],
+        "shards": redis and list(map(asdict, redis.shards)),
+        "drift": drift and {**asdict(drift), "total": drift.total},
+        "stale_edits": compared and compared.stale_edits,
+        "database": database if snapshot.vendor else None,
+        "unknown_tasks": snapshot.unknown_tasks and asdict(snapshot.unknown_tasks),
+        "late": snapshot.late and asdict(snapshot.late),
+        "load": snapshot.load and snapshot.load._asdict(),
+        "last_hour": None if snapshot.rows is None else list(_last_hour(snapshot)),
+        "held_back": None if snapshot.held_back is None else list(map(_held_back, snapshot.held_back)),
+        "unnamed": compared and [each._asdict() for each in compared.unnamed],
+        "pruned": pruned and {name: getattr(pruned, name) for name in PRUNED},
+    }
+
+
+def _last_hour(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
+    """Yield the counts of each queue and kind; waits are in seconds."""
+    for (queue, kind), tally in sorted(by_queue(sum_rows(snapshot.rows or ())).items()):
+        lag = {f"p{share}": percentile(tally, LAG, share / 100) for share in (50, 95, 99)}
+        yield {"queue": queue, "kind": kind, "outcomes": outcomes(tally), "lag": lag}
+
+
+def _held_back(row: Control) -> dict[str, Any]:
+    return {
+        "kind": row.kind, "name": row.name, "paused": row.is_paused(), "most": row.most, "reason": row.reason,
+        "until": row.until, "by": row.changed_by, "since": row.changed_at,
+    }  # fmt: skip

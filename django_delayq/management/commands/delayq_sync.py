@@ -15,9 +15,9 @@ from django_delayq.exceptions import DelayQError
 from django_delayq.index import Broker
 from django_delayq.management.progress import Progress
 from django_delayq.models import Schedule
-from django_delayq.monitoring.status.database_side import find_unnamed
-from django_delayq.monitoring.status.judge import of_unnamed
-from django_delayq.monitoring.status.redis_side import read_redis
+from django_delayq.monitoring.database_side import find_unnamed, read_used
+from django_delayq.monitoring.problems import judge_unnamed
+from django_delayq.monitoring.redis_side import read_redis
 from django_delayq.sources import declared
 from django_delayq.text import plain
 
@@ -89,7 +89,7 @@ class Command(BaseCommand):
         count = Schedule._base_manager.using(ledger.database()).count()
         with Progress(self.stdout, "schedules", count, as_json=options["json"]) as progress:
             report = sweep(broker, go_on=progress.at)
-        problems = [each.message for each in of_unnamed(find_unnamed(), read_redis(broker, server=False))]
+        problems = [each.message for each in judge_unnamed(find_unnamed(read_used()["queue"]), read_redis(broker))]
         if options["json"]:
             also["problems"] = problems
             told = {"checked": report.checked, "changed": len(report.lines), "dry_run": options["dry_run"], **also}

@@ -8,8 +8,10 @@ import time
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, NamedTuple
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 from django.utils import autoreload
@@ -21,7 +23,6 @@ from django_delayq.calls.compat import task
 from django_delayq.calls.side_channels import note_handler_failure
 from django_delayq.exceptions import DelayQError
 from django_delayq.ledger import bulk
-from django_delayq.monitoring import metrics
 from django_delayq.sync.layout import OutdatedRelease
 from django_delayq.worker import http
 from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter, LogQueue
@@ -264,8 +265,11 @@ def _listening(options: WorkerOptions) -> Iterator[None]:
 
 
 def _check_together(options: dict[str, Any]) -> None:
-    if options["metrics"] is not None and not metrics.is_there():
-        raise CommandError(f"--metrics: {metrics.MISSING}")
+    if options["metrics"] is not None:
+        try:
+            import_module("django_delayq.monitoring.metrics")
+        except ImproperlyConfigured as error:
+            raise CommandError(f"--metrics: {error}") from error
     if options["burst"] and options["reload"]:
         raise CommandError("--burst ends by itself and --reload never does: use one of them.")
     if options["processes"] is not None and options["reload"]:

@@ -1,7 +1,4 @@
-"""Notifies users of problems, once when a problem begins and once when it ends: by a signal, mail and a webhook.
-
-`status` judges what is a problem; this package checks it repeatedly, stores it in rows, and sends messages.
-"""
+"""Notifies users of problems, once when a problem begins and once when it ends: by a signal, mail and a webhook."""
 
 from .sending import deliver, deliver_pending
 from .states import look_now

@@ -1,13 +1,11 @@
 """Sends the messages of an alert by mail and to a webhook. Decides nothing.
 
 Note [Messages arrive at least once]
-A message has one id for all its attempts, `<primary key of the row>.opened` or `….recovered`. It is sent, then recorded
-as sent; if the worker dies in between, it is sent again. So it arrives at least once, and receivers recognise
-duplicates by the id: in `webhook-id`, or in the mail's Message-ID. If the database fails to record it, only the
-recording is retried. If that fails too, the job succeeds nevertheless, because a failed job would send again.
+A message has one id for all its attempts, `<primary key of the row>.opened` or `….recovered`, in `webhook-id` or the
+mail's Message-ID. It is sent, then recorded as sent; if the worker dies in between, it is sent again. If the database
+fails to record it, only the recording is retried, and the job succeeds, because a failed job would send again.
 
-The webhook is signed according to https://www.standardwebhooks.com: HMAC-SHA256 of id, time and body, with a shared
-secret. The time is that of the attempt, so receivers can reject old messages.
+The webhook is signed according to https://www.standardwebhooks.com.
 """
 
 import base64
@@ -33,7 +31,7 @@ from ...models import Alert
 from ...recurrence.point import utcnow
 from ...text import iso
 from ..outgoing import DeliveryFailed, post
-from ..status import Snapshot
+from ..snapshot import Snapshot
 from .states import find_jobs
 
 logger = logging.getLogger("django_delayq.worker")
@@ -54,19 +52,19 @@ def deliver(key: str, what: str, channel: str) -> bool:
     """
     alerts, rows = conf.get_config().alerts, Alert.objects.using(ledger.database()).filter(pk=key)
     row, name = rows.first(), f"{what} {channel}"
-    if alerts is None or channel not in alerts.channels or row is None or not _was_told(row, what) or name in row.sent:
+    if alerts is None or channel not in alerts.channels or row is None or name in row.sent:
+        return False
+    if (row.told_at if what == Alert.OPENED else row.recovered_at) is None:
         return False
     CHANNELS[channel](row, what, alerts)
-    for pause in (*NOTE_PAUSES_SECONDS, None):
+    for pause in (*NOTE_PAUSES_SECONDS, 0.0):
         try:
             _note_sent(rows, name)
-            break
+            return True
         except DatabaseError:
             connections[rows.db].close_if_unusable_or_obsolete()
-            if pause is None:
-                logger.exception("The message %s of the alert %s was sent, and its row does not say so.", name, key)
-            else:
-                time.sleep(pause)
+            time.sleep(pause)
+    logger.error("The message %s of the alert %s was sent, and its row does not say so.", name, key)
     return True
 
 
@@ -97,18 +95,13 @@ def deliver_pending(snapshot: Snapshot) -> list[str]:
     return failures
 
 
-def _was_told(row: Alert, what: str) -> bool:
-    return {Alert.OPENED: row.told_at, Alert.RECOVERED: row.recovered_at}.get(what) is not None
-
-
 def _send_mail(row: Alert, what: str, alerts: AlertSettings) -> None:
     sender, prefix = conf.mail_from()
     to = conf.admins() if alerts.mail is True else list(alerts.mail or ())
     word = _("Alert") if what == Alert.OPENED else _("Recovered")
-    lines = [row.text, "", _("Since %(time)s.") % {"time": _shown(row.since)}]
+    lines = [row.text, "", _("Since %(time)s.") % {"time": f"{row.since:%Y-%m-%d %H:%M:%S} UTC"}]
     if what == Alert.RECOVERED:
-        over = _("This is over, since %(time)s:") % {"time": _shown(row.gone_at)}
-        lines = [over, "", *lines]
+        lines = [_("This is over, since %(time)s:") % {"time": f"{row.gone_at:%Y-%m-%d %H:%M:%S} UTC"}, "", *lines]
     domain = parseaddr(sender)[1].rpartition("@")[2] or "localhost"
     headers = {"Message-ID": f"<{row.pk}.{what}@{domain}>", "Auto-Submitted": "auto-generated"}
     subject = " ".join(f"{prefix}{word}: {row}".split())
@@ -119,7 +112,7 @@ def _send_mail(row: Alert, what: str, alerts: AlertSettings) -> None:
 
 
 def _send_webhook(row: Alert, what: str, alerts: AlertSettings) -> None:
-    body = json.dumps(told(row, what)).encode()
+    body = json.dumps(_body(row, what)).encode()
     headers = sign(f"{row.pk}.{what}", body, alerts.secret, int(time.time()))
     headers |= {"content-type": "application/json", "user-agent": "django-delayq"}
     post(alerts.webhook, body, headers, hosts=alerts.hosts, timeout_seconds=TIMEOUT_SECONDS)
@@ -128,7 +121,7 @@ def _send_webhook(row: Alert, what: str, alerts: AlertSettings) -> None:
 CHANNELS: dict[str, Callable[[Alert, str, AlertSettings], None]] = {"mail": _send_mail, "webhook": _send_webhook}
 
 
-def told(row: Alert, what: str) -> dict[str, Any]:
+def _body(row: Alert, what: str) -> dict[str, Any]:
     """Return the body of a webhook; it is the same for each attempt."""
     over = what == Alert.RECOVERED
     return {
@@ -157,7 +150,3 @@ def sign(name: str, body: bytes, secret: str, now: int) -> dict[str, str]:
 
 def _iso(instant: Any) -> str | None:
     return None if instant is None else iso(instant)
-
-
-def _shown(instant: Any) -> str:
-    return f"{instant:%Y-%m-%d %H:%M:%S} UTC"

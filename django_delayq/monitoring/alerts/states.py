@@ -1,36 +1,43 @@
-"""States of alerts: rows that change by compare-and-set, so that each change has one winner.
+"""Alerts: the problems that have one, and their rows, which change by compare-and-set.
+
+Note [Kinds of alerts]
+A schedule has failed FAILURES times in a row (`failing`), has not succeeded in time (`late`), names an unknown task
+(`unknown_task`), or its next point cannot be computed (`parked`). A queue has failed jobs (`failed_jobs`). All other
+kinds are codes of what is wrong in a snapshot, for a queue or for everything; its problems that sum up schedules are
+replaced by an alert for each schedule. Each kind has alerts for at most MOST schedules at a time; one more alert says
+that there are others. A schedule with an alert keeps it until it has recovered.
 
 Note [Once each way]
 An alert opens when two checks, `EVERY` seconds apart, have found its condition, and recovers when two have not: what
-passes within seconds sends no message. The winner of a change creates the delivery jobs in the same transaction. So a
-kill leaves both or neither, and a flush of Redis loses neither, because jobs are rows too. Concurrent checks open an
-alert once.
+passes within seconds sends no message. The winner of a change creates the delivery jobs in the same transaction.
 
 Note [Unknown states stay unchanged]
-While Redis does not answer, or a shard is being rebuilt after a flush, its data is not evidence: queues are empty and
-workers have not sent a heartbeat yet. Then conditions judged by Redis stay unchanged: those of a queue while any of its
-shards is not built, the others while any shard is not built.
+While Redis does not answer, or a shard is being rebuilt after a flush, its data is not evidence. Then conditions judged
+by Redis stay unchanged: those of a queue while any of its shards is not built, the others while any shard is not built.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
+from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from ... import conf, ledger
 from ...calls import registry
 from ...calls.call import alias_for
 from ...calls.side_channels import send
 from ...conf.alerts import AlertSettings
-from ...models import Alert
+from ...models import Alert, Condition, Schedule, ScheduleState
 from ...recurrence.point import utcnow
 from ...signals import alert_changed
-from ..status import Snapshot, judge, look_quickly
-from . import matters
-from .matters import Matter
+from ..database_side import MOST_UNKNOWN, enabled_with, find_late, find_unknown_tasks, read_used
+from ..problems import Problem
+from ..snapshot import Snapshot, take_snapshot
 
 #: Days that rows of recovered alerts are kept.
 DAYS_KEPT = 90
@@ -38,9 +45,95 @@ DAYS_KEPT = 90
 HELD = 0.8
 #: Delivery jobs: failing messages are retried for about half a day.
 ATTEMPTS, BACKOFF_SECONDS, TIMEOUT_SECONDS = 20, 10, 120
+#: Maximum schedules with an alert of each kind.
+MOST = 100
+#: Problems of the snapshot that sum up schedules.
+SUMS = frozenset(("unknown_tasks", "late"))
+
+
+def find_conditions(snapshot: Snapshot, known: Mapping[str, list[int]]) -> Iterator[Problem]:
+    """Yield what is to have an alert; `known` are the schedules with an open alert, by kind."""
+    yield from (problem for problem in snapshot.problems if problem.is_wrong and problem.code not in SUMS)
+    yield from _of_failed_jobs(snapshot.failed_jobs or {})
+    for kind, find in FINDERS.items():
+        former = known.get(kind, [])
+        yield from find(len(former), former) if former else ()
+        fresh = [each for each in find(MOST + 1, None) if int(each.subject) not in former]
+        room = max(0, MOST - len(former))
+        yield from fresh[:room]
+        if len(fresh) > room:
+            text = _(
+                "More than %(count)d schedules have this problem (%(kind)s); the others are not told of one by one."
+            )
+            yield Problem(kind, text % {"count": MOST, "kind": kind})
+
+
+def _of_failed_jobs(failed: Mapping[str, int]) -> Iterator[Problem]:
+    for queue, count in sorted(failed.items()):
+        text = ngettext(
+            "Queue %(queue)s has %(count)d failed job. Look at it in the admin, among the failures, and retry or "
+            "delete it.",
+            "Queue %(queue)s has %(count)d failed jobs. Look at them in the admin, among the failures, and retry or "
+            "delete them.",
+            count,
+        )
+        yield Problem("failed_jobs", text % {"queue": queue, "count": count}, queue=queue)
+
+
+def _find_failing(most: int, among: Collection[int] | None) -> list[Problem]:
+    alerts = conf.get_config().alerts
+    found = []
+    for row in _find(most, among, failing_streak__gte=1 if alerts is None else alerts.failures):
+        count = row.state.failing_streak
+        text = ngettext(
+            "%(name)s (%(task)s) has failed.", "%(name)s (%(task)s) has failed %(count)d times in a row.", count
+        )
+        found.append(_problem("failing", row, text, count=count))
+    return found
+
+
+def _find_parked(most: int, among: Collection[int] | None) -> list[Problem]:
+    text = _("%(name)s is parked: its next due point cannot be computed. %(reason)s")
+    rows = _find(most, among, condition=Condition.PARKED)
+    return [_problem("parked", row, text, reason=row.state.condition_reason) for row in rows]
+
+
+def _find_unknown(most: int, among: Collection[int] | None) -> list[Problem]:
+    rows: QuerySet[Schedule] = Schedule.objects.using(ledger.database()).filter(
+        task__in=find_unknown_tasks(read_used()["task"])
+    )
+    rows = (rows if among is None else rows.filter(pk__in=among)).order_by("task")[:MOST_UNKNOWN]
+    text = _("%(name)s names the task %(task)s, which no installed app has, and none of its points runs.")
+    return [_problem("unknown_task", row, text) for row in rows if row.enabled][:most]
+
+
+def _find_late(most: int, among: Collection[int] | None) -> list[Problem]:
+    text = _("%(name)s was due %(due)s and has not succeeded within %(within)s, nor since.")
+    return [
+        _problem("late", row, text, due=f"{row.due_at:%Y-%m-%d %H:%M:%S} UTC", within=row.within)
+        for row in find_late(most, among)
+    ]
+
+
+#: By kind: finds up to a number of schedules, all or those with these primary keys.
+FINDERS: dict[str, Callable[[int, Collection[int] | None], list[Problem]]] = {
+    "failing": _find_failing, "late": _find_late, "unknown_task": _find_unknown, "parked": _find_parked,
+}  # fmt: skip
+
+
+def _find(most: int, among: Collection[int] | None, **state: Any) -> list[Schedule]:
+    states = ScheduleState.objects.using(ledger.database()).filter(**state)
+    states = states if among is None else states.filter(pk__in=among)
+    return list(enabled_with(states).select_related("state").order_by("pk")[:most])
+
+
+def _problem(kind: str, row: Any, text: str, **more: Any) -> Problem:
+    values = {"name": row.name, "task": row.task, **more}
+    return Problem(kind, text % values, queue=row.queue, subject=str(row.pk), name=row.name)
+
 
 #: Kinds that do not depend on Redis.
-BY_THE_DATABASE = frozenset((*matters.FINDERS, "failed_jobs"))
+BY_THE_DATABASE = frozenset((*FINDERS, "failed_jobs"))
 #: Kinds that describe Redis itself.
 OF_REDIS = frozenset(("redis_unreachable", "not_built", "redis_unfit"))
 
@@ -48,58 +141,51 @@ Key = tuple[str, str]
 
 
 def look_now() -> Snapshot:
-    """Take a snapshot and update all alerts; see `follow`. Concurrent calls are safe.
+    """Take a snapshot and update all alerts; see Note [Once each way]. Concurrent calls are safe.
+
+    After a DatabaseError, the next check makes the missing changes.
 
     Raises:
         DatabaseError: The database does not answer.
         ImproperlyConfigured: No TASKS alias can deliver messages; see `find_jobs`.
     """
-    snapshot = look_quickly(server=True)
+    snapshot = take_snapshot()
+    rows = {(row.kind, row.subject): row for row in Alert.objects.using(ledger.database()).open()}
     known: dict[str, list[int]] = {}
-    rows = standing()
     for kind, subject in rows:
-        if kind in matters.FINDERS and subject:
+        if kind in FINDERS and subject:
             known.setdefault(kind, []).append(int(subject))
-    found = [*matters.of_problems(judge(snapshot)), *matters.of_failed_jobs(), *matters.of_schedules(known)]
-    is_known = _what_is_known(snapshot)
+    found: dict[Key, Problem] = {}
+    for problem in find_conditions(snapshot, known):
+        if _is_known(snapshot, problem.code, problem.queue):
+            found.setdefault((problem.code, problem.subject or problem.queue), problem)
     now = utcnow()
-    seen = {(each.kind, each.subject): each for each in reversed(found) if is_known(each.kind, each.queue)}
-    follow(rows, seen, is_known, now)
-    forget(now - timedelta(days=DAYS_KEPT))
+    _follow(rows, found, snapshot, now)
+    Alert.objects.using(ledger.database()).filter(recovered_at__lt=now - timedelta(days=DAYS_KEPT)).delete()
     return snapshot
 
 
-def _what_is_known(snapshot: Snapshot) -> Callable[[str, str], bool]:
-    """Return a test for kind and queue. See Note [Unknown states stay unchanged]."""
+def _is_known(snapshot: Snapshot, kind: str, queue: str) -> bool:
+    """Return whether the snapshot has evidence of a kind. See Note [Unknown states stay unchanged]."""
     redis, compared = snapshot.redis, snapshot.comparison
-    answers = redis is not None and compared is not None and not compared.foreign
-    unbuilt = {shard.queue for shard in redis.shards if shard.epoch != "built"} if redis is not None else set()
-
-    def is_known(kind: str, queue: str) -> bool:
-        if kind in BY_THE_DATABASE or kind in OF_REDIS:
-            return kind != "not_built" or redis is not None
-        return answers and (queue not in unbuilt if queue else not unbuilt)
-
-    return is_known
+    if "database_unreachable" in snapshot.blind:
+        return False
+    if kind in BY_THE_DATABASE or kind in OF_REDIS:
+        return kind != "not_built" or redis is not None
+    if redis is None or compared is None or compared.foreign:
+        return False
+    return not any(shard.epoch != "built" for shard in redis.shards if not queue or shard.queue == queue)
 
 
-def standing() -> dict[Key, Alert]:
-    """Return the rows of open alerts, by kind and subject."""
-    return {(row.kind, row.subject): row for row in Alert.objects.using(ledger.database()).open()}
-
-
-def follow(
-    rows: Mapping[Key, Alert], seen: Mapping[Key, Matter], is_known: Callable[[str, str], bool], now: datetime
-) -> None:
-    """Update alert rows from current conditions; unknown conditions stay unchanged. See Note [Once each way].
-
-    After a DatabaseError, the next check makes the missing changes.
-    """
-    config = conf.get_config()
-    alerts = config.alerts or AlertSettings()
+def _follow(rows: Mapping[Key, Alert], seen: Mapping[Key, Problem], snapshot: Snapshot, now: datetime) -> None:
+    alerts = conf.get_config().alerts or AlertSettings()
     held = now - timedelta(seconds=alerts.every * HELD)
     objects = Alert.objects.using(ledger.database())
-    fresh = [_begun(seen[key], now) for key in seen.keys() - rows.keys()]
+    fresh = [
+        Alert(kind=kind, subject=subject, name=each.name or each.queue, queue=each.queue, text=each.message, since=now)
+        for (kind, subject), each in seen.items()
+        if (kind, subject) not in rows
+    ]
     if fresh:
         objects.bulk_create(fresh, ignore_conflicts=True)  # another process may have inserted them
     for key, row in rows.items():
@@ -108,8 +194,8 @@ def follow(
             if row.gone_at is not None:
                 own.update(gone_at=None)
             elif row.told_at is None and row.since <= held:
-                _tell(row, Alert.OPENED, {"told_at": now, "text": seen[key].text}, alerts)
-        elif is_known(row.kind, row.queue):
+                _tell(row, Alert.OPENED, {"told_at": now, "text": seen[key].message}, alerts)
+        elif _is_known(snapshot, row.kind, row.queue):
             if row.told_at is None:
                 own.filter(told_at=None).delete()
             elif row.gone_at is None:
@@ -118,18 +204,13 @@ def follow(
                 _tell(row, Alert.RECOVERED, {"recovered_at": now, "is_open": None}, alerts)
 
 
-def _begun(matter: Matter, now: datetime) -> Alert:
-    title, queue = matter.title, matter.queue
-    return Alert(kind=matter.kind, subject=matter.subject, name=title, queue=queue, text=matter.text, since=now)
-
-
 def _tell(row: Alert, what: str, values: dict[str, Any], alerts: AlertSettings) -> None:
     task = find_jobs(alerts)
     with transaction.atomic(using=ledger.database()):
-        _write_change(row, what, values, task, alerts.channels)
+        _write_change(row, what, values, task, alerts)
 
 
-def _write_change(row: Alert, what: str, values: dict[str, Any], task: Any, channels: Iterable[str]) -> None:
+def _write_change(row: Alert, what: str, values: dict[str, Any], task: Any, alerts: AlertSettings) -> None:
     using = ledger.database()
     rows = Alert.objects.using(using).open().filter(pk=row.pk)
     rows = rows.filter(told_at=None) if what == Alert.OPENED else rows.filter(gone_at=row.gone_at)
@@ -138,7 +219,7 @@ def _write_change(row: Alert, what: str, values: dict[str, Any], task: Any, chan
     for name, value in values.items():
         setattr(row, name, value)
     if task is not None:
-        task.enqueue_many(((str(row.pk), what, channel), {}) for channel in channels)
+        task.enqueue_many(((str(row.pk), what, channel), {}) for channel in alerts.channels)
     tell = partial(send, alert_changed, "alert_changed", sender=Alert, alert=row, what=what)
     transaction.on_commit(tell, using=using, robust=True)
 
@@ -168,8 +249,3 @@ def find_jobs(alerts: AlertSettings) -> Any:
         backoff=BACKOFF_SECONDS,
         timeout=TIMEOUT_SECONDS,
     )
-
-
-def forget(before: datetime) -> None:
-    """Delete alerts that recovered before this instant."""
-    Alert.objects.using(ledger.database()).filter(recovered_at__lt=before).delete()

@@ -3,11 +3,11 @@
 Uses the definition, the ledger and Redis. If Redis is down, the explanation says what it cannot know.
 """
 
-from .job import explain_job, find_job
 from .moment import Moment, parse_moment
 from .point import explain_point
-from .standing import explain_state, list_next
+from .standing import counts_from_finish, describe_recurrence, explain_job, explain_state, find_job, list_next
 
 __all__ = [
-    "Moment", "explain_job", "explain_point", "explain_state", "find_job", "list_next", "parse_moment",
+    "Moment", "counts_from_finish", "describe_recurrence", "explain_job", "explain_point", "explain_state", "find_job",
+    "list_next", "parse_moment",
 ]  # fmt: skip

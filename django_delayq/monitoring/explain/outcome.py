@@ -52,14 +52,14 @@ WHY: dict[Status | tuple[Status, str], str] = {
 }
 
 
-def shown(instant: datetime, zone: tzinfo) -> str:
+def format_instant(instant: datetime, zone: tzinfo) -> str:
     """Format an instant in the schedule's zone, with milliseconds if there are any."""
     local = instant.astimezone(zone)
     millis = f".{local.microsecond // 1000:03}" if local.microsecond else ""
     return f"{local:%Y-%m-%d %H:%M:%S}{millis} {local:%Z}"
 
 
-def span(value: timedelta) -> str:
+def format_span(value: timedelta) -> str:
     """Format a duration as "12 ms", "4.21 s" or "1:05:00"."""
     seconds = value.total_seconds()
     if abs(seconds) < 1:
@@ -82,9 +82,9 @@ def describe_run(run: Run, zone: tzinfo, *, attempts: int, catch_up: int = 0) ->
 
 
 def _headline(run: Run, zone: tzinfo) -> str:
-    values = {"due": shown(run.due_at, zone), "status": Status(run.status).label, "points": run.points}
+    values = {"due": format_instant(run.due_at, zone), "status": Status(run.status).label, "points": run.points}
     if run.last_due_at is not None:
-        values["last"] = shown(run.last_due_at, zone)
+        values["last"] = format_instant(run.last_due_at, zone)
         if not run.points:
             return _("%(due)s to %(last)s: %(status)s, an unknown number of points in one row.") % values
         return _("%(due)s to %(last)s: %(status)s, %(points)d points in one row.") % values
@@ -96,14 +96,18 @@ def _headline(run: Run, zone: tzinfo) -> str:
 
 def _figures(run: Run, zone: tzinfo) -> list[str]:
     if run.status == Status.SKIPPED:
-        return [] if run.claimed_at is None else [_("Decided at %(time)s.") % {"time": shown(run.claimed_at, zone)}]
+        return (
+            []
+            if run.claimed_at is None
+            else [_("Decided at %(time)s.") % {"time": format_instant(run.claimed_at, zone)}]
+        )
     parts = []
     if run.attempt:
         parts.append(ngettext("%(count)d attempt", "%(count)d attempts", run.attempt) % {"count": run.attempt})
     if run.lag is not None:
-        parts.append(_("lag %(lag)s") % {"lag": span(run.lag)})
+        parts.append(_("lag %(lag)s") % {"lag": format_span(run.lag)})
     if run.duration is not None:
-        parts.append(_("took %(duration)s") % {"duration": span(run.duration)})
+        parts.append(_("took %(duration)s") % {"duration": format_span(run.duration)})
     if run.reclaims:
         text = ngettext("taken over %(count)d time", "taken over %(count)d times", run.reclaims)
         parts.append(text % {"count": run.reclaims})

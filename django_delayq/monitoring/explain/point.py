@@ -18,15 +18,15 @@ from ...recurrence.point import MICROSECOND
 from ...recurrence.preview import clock_changes
 from ...recurrence.words import describe
 from .moment import Moment
-from .outcome import shown, span
-from .standing import Standing
+from .outcome import format_instant, format_span
+from .standing import Standing, counts_from_finish
 
 MOST_ROWS = 10
 
 
-def explain_point(schedule: Schedule, moment: Moment, now: datetime, *, details: bool = True) -> list[str]:
-    """Explain why points due in this moment did or did not run; `details` as in `Standing`."""
-    standing = Standing(schedule, now, details=details)
+def explain_point(schedule: Schedule, moment: Moment, now: datetime) -> list[str]:
+    """Explain why points due in this moment did or did not run."""
+    standing = Standing(schedule, now)
     lines = [standing.headline(), *moment.notes]
     rows = _rows(schedule, moment)
     for row in rows[:MOST_ROWS]:
@@ -36,7 +36,7 @@ def explain_point(schedule: Schedule, moment: Moment, now: datetime, *, details:
     if len(rows) > MOST_ROWS:
         lines.append(_("There are more rows in this time; name the second to see them."))
     if any(row.status in OPEN and not row.apart for row in rows):
-        lines.append(standing.describe_entry())
+        lines += standing.describe_entry()
     if not any(row.origin == Origin.DUE for row in rows):
         lines += _undecided(standing, moment)
     return lines
@@ -57,7 +57,10 @@ def _busy_with(standing: Standing, skipped: Run) -> Iterator[str]:
         if row.status in OPEN:
             yield standing.at(_("It was busy with the run of %(time)s, which has not ended."), row.due_at)
         elif row.finished_at is not None and row.status != Status.SKIPPED:
-            values = {"time": shown(row.due_at, standing.zone), "end": shown(row.finished_at, standing.zone)}
+            values = {
+                "time": format_instant(row.due_at, standing.zone),
+                "end": format_instant(row.finished_at, standing.zone),
+            }
             yield _("It was busy with the run of %(time)s, which ended at %(end)s.") % values
         else:
             continue
@@ -87,7 +90,7 @@ def _undecided(standing: Standing, moment: Moment) -> Iterator[str]:
         return
     if held is not None and moment.first <= held < moment.end and held <= schedule.effective_from:
         yield standing.at(_("%(time)s was due when the definition was changed, and is still decided once."), held)
-        yield standing.describe_entry()
+        yield from standing.describe_entry()
         return
     try:
         rule = schedule.rule_and_base(standing.state)[0]
@@ -118,7 +121,7 @@ def _no_point(standing: Standing, rule: Recurrence, moment: Moment) -> Iterator[
         yield standing.at(_("It ended at %(time)s (end_at)."), schedule.end_at)
     if moment.first <= schedule.effective_from:
         yield _edited(standing)
-    if standing.counts_from_finish:
+    if counts_from_finish(schedule):
         yield _("Its points are counted from the end of the last run, so that the past ones are those of the ledger.")
     cron = _cron_of(rule)
     local = moment.first.astimezone(standing.zone)
@@ -162,7 +165,7 @@ def _about_point(standing: Standing, rule: Recurrence, point: datetime) -> Itera
         return
     stopped = list(standing.obstacles())
     wake = chain.wake_of(schedule, point)
-    values = {"time": shown(point, standing.zone), "span": span(abs(wake - standing.now))}
+    values = {"time": format_instant(point, standing.zone), "span": format_span(abs(wake - standing.now))}
     if wake > standing.now:
         yield _("%(time)s is still to come, in %(span)s.") % values
         if wake != point:
@@ -179,7 +182,7 @@ def _about_point(standing: Standing, rule: Recurrence, point: datetime) -> Itera
     if standing.open_rows and standing.open_rows[0].due_at < point:
         row = standing.open_rows[0]
         text = _("It waits for an earlier point of the schedule: %(due)s (%(status)s).")
-        yield text % {"due": shown(row.due_at, standing.zone), "status": Status(row.status).label}
+        yield text % {"due": format_instant(row.due_at, standing.zone), "status": Status(row.status).label}
     yield from standing.in_redis()
 
 

@@ -1,34 +1,128 @@
-"""Describes the current state of a schedule: obstacles, its entry in Redis, the last run and the next points."""
+"""Describes a schedule or a job as it is now: obstacles, its entry in Redis, the last run and the next points."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, tzinfo
 from functools import cached_property
 
 from django.utils.translation import gettext as _
 
 from ... import conf, ledger
-from ...calls import handover, registry
-from ...exceptions import InvalidRecurrence
+from ...calls import handover, parse_id, registry
+from ...calls.call import backend_of
+from ...exceptions import BrokerError, InvalidRecurrence, UnknownTask
+from ...index import EntryView, web
 from ...ledger import chain
 from ...ledger.rows import AnyRun
-from ...models import Condition, Control, Definition, Run, Schedule, Status, explain_wait
+from ...models import Condition, Control, Definition, Origin, Run, Schedule, Status, explain_wait
 from ...models.differences import SWITCH, differing, from_json, values_of
+from ...recurrence.point import known_ms
 from ...recurrence.words import describe
 from ...recurrence.zone import get_zone
-from .entry import Entry
-from .outcome import describe_run, shown
+from ..problems import simplify
+from ..snapshot import take_snapshot
+from .outcome import describe_run, format_instant
+
+#: Problems that keep due entries waiting.
+OF_QUEUES = ("no_worker", "overdue", "redis_unfit")
+
+
+class Entry:
+    """The current entry of a schedule, an ordered run or a job. Its texts are without the address of Redis."""
+
+    def __init__(self, member: str, queue: str) -> None:
+        self.queue = queue
+        #: The entry; None if Redis was not queried or did not answer. `silence` has the reason.
+        self.view: EntryView | None = None
+        self.silence = ""
+        if not conf.get_config().mirror:
+            why = {"why": _(conf.why_no_redis())}
+            self.silence = _("%(why)s: nothing reaches Redis, so nothing runs.") % why
+            return
+        try:
+            self.view = web.ask(lambda broker: broker.views([(member, queue)]))[0]
+        except BrokerError:
+            self.silence = _("Redis does not answer; whether a worker holds the lease is not known.")
+
+    @property
+    def leased(self) -> bool:
+        return self.view is not None and self.view.leased
+
+    @property
+    def point(self) -> datetime | None:
+        return None if self.view is None else known_ms(self.view.point_ms)
+
+    def describe(
+        self, generation: int, now: datetime, zone: tzinfo, *, waits: str = "", worker: str = ""
+    ) -> Iterator[str]:
+        """Describe the entry; `waits` is the text of pauses, `worker` the worker that began it, if known.
+
+        If it is due and no worker has claimed it, what is wrong with its queue follows, as on all pages.
+        """
+        if self.view is None:
+            yield self.silence
+            return
+        score = known_ms(self.view.score_ms)
+        if score is None or self.view.point_ms is None:
+            yield _("Redis does not hold it yet. A worker's sweep puts it there, or manage.py delayq_sync.")
+            return
+        point = self.point or score
+        since = score if self.view.score_ms else point  # score 0: its turn has come, at a time that is not known
+        values = {"point": format_instant(point, zone), "score": format_instant(since, zone), "worker": worker}
+        if self.view.leased and worker:
+            text = _("Worker %(worker)s holds the lease on %(point)s until %(score)s, or renews it.")
+        elif self.view.leased:
+            text = _(
+                "A worker holds the lease on %(point)s until %(score)s, or renews it; its name comes with the outcome."
+            )
+        elif self.view.generation != generation:
+            text = _("Redis has not seen the last edit yet. A worker's sweep tells it, or manage.py delayq_sync.")
+        elif score <= now and not waits:
+            yield from self._describe_due(values)
+            return
+        elif score <= now:
+            text = _("In Redis %(point)s has been due since %(score)s.")
+        elif score > point:
+            text = _("In Redis %(point)s waits until %(score)s: for its jitter, or for its next attempt.")
+        else:
+            text = _("In Redis it waits for %(point)s.")
+        yield text % values
+
+    def _describe_due(self, values: dict[str, str]) -> Iterator[str]:
+        snapshot = take_snapshot(briefly=True)
+        queues = snapshot.redis.queues if snapshot.redis is not None else ()
+        due = sum(each.due for each in queues if each.queue == self.queue)
+        text = _(
+            "In Redis %(point)s has been due since %(score)s, as one of %(due)s in queue %(queue)s, and no worker "
+            "has claimed it. Does a worker run for this queue?"
+        )
+        yield text % {**values, "due": str(due), "queue": self.queue}
+        for problem in simplify(snapshot.problems, snapshot.redis, details=False):
+            if problem.queue in ("", self.queue) and problem.code in OF_QUEUES:
+                yield problem.message
+
+
+def describe_recurrence(schedule: Schedule) -> str:
+    """Return the recurrence in words, or its error."""
+    try:
+        words = describe(schedule.recurrence)
+    except InvalidRecurrence as error:
+        return str(error)
+    return words + (_(", from the end of the last run") if counts_from_finish(schedule) else "")
+
+
+def counts_from_finish(schedule: Schedule) -> bool:
+    return schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH
 
 
 class Standing:
-    """A schedule's current definition, ledger rows and entry in Redis, as sentences; `details` as in `Entry`."""
+    """A schedule's current definition, ledger rows and entry in Redis, as sentences."""
 
-    def __init__(self, schedule: Schedule, now: datetime, *, details: bool = True) -> None:
-        self.schedule = schedule
-        self.now = now
+    def __init__(self, schedule: Schedule, now: datetime) -> None:
+        self.schedule, self.now = schedule, now
         self.zone = get_zone(schedule.timezone)
         self.state = chain.state_of(schedule)
-        self.entry = Entry(chain.member_of(schedule.pk), schedule.queue, details=details)
+        self.entry = Entry(chain.member_of(schedule.pk), schedule.queue)
 
     @cached_property
     def open_rows(self) -> Sequence[AnyRun]:
@@ -50,30 +144,18 @@ class Standing:
 
     def at(self, text: str, instant: datetime) -> str:
         """Fill the %(time)s of a text."""
-        return text % {"time": shown(instant, self.zone)}
+        return text % {"time": format_instant(instant, self.zone)}
 
     def headline(self) -> str:
-        """Return the name and the recurrence in words, or the error of the recurrence."""
-        try:
-            words = describe(self.schedule.recurrence)
-        except InvalidRecurrence as error:
-            words = str(error)
-        if self.counts_from_finish:
-            words += _(", from the end of the last run")
-        return f"{self.schedule.name}: {words}"
-
-    @property
-    def counts_from_finish(self) -> bool:
-        return self.schedule.kind == Schedule.Kind.EVERY and self.schedule.every_from == Schedule.EveryFrom.FINISH
+        return f"{self.schedule.name}: {describe_recurrence(self.schedule)}"
 
     def obstacles(self) -> Iterator[str]:
         """Yield what keeps the schedule from starting a run, each with what to do."""
         schedule, reason = self.schedule, {"reason": _sentence(self.state.condition_reason)}
         if not schedule.enabled:
-            said = f" ({schedule.pause_reason})" if schedule.pause_reason else ""
-            user = _find_pauser(schedule)
-            said += " " + _("by %(user)s") % {"user": user} if user else ""
-            yield _("It is paused%(reason)s: no run starts until it is resumed.") % {"reason": said}
+            user, why = _find_pauser(schedule), f" ({schedule.pause_reason})" if schedule.pause_reason else ""
+            why += " " + _("by %(user)s") % {"user": user} if user else ""
+            yield _("It is paused%(reason)s: no run starts until it is resumed.") % {"reason": why}
         if self.state.condition == Condition.PARKED:
             yield _("It is parked: %(reason)s Edit the schedule.") % reason
         elif self.state.condition == Condition.EXHAUSTED:
@@ -94,11 +176,11 @@ class Standing:
     def in_redis(self) -> Iterator[str]:
         """Yield what Redis does with the schedule, if Redis should hold it or a worker still has its lease."""
         if self.goes_on or self.entry.leased:
-            yield self.describe_entry()
+            yield from self.describe_entry()
             yield from slowing(self.schedule.queue, self.held)
 
-    def describe_entry(self) -> str:
-        """Return the state of its entry in Redis: not mirrored, waiting, due or leased."""
+    def describe_entry(self) -> Iterator[str]:
+        """Yield the state of its entry in Redis: not mirrored, waiting, due or leased."""
         point = self.entry.point
         worker = next((row.worker for row in self.open_rows if row.due_at == point), "") if self.entry.leased else ""
         generation, waits = self.schedule.generation, self.waits
@@ -156,16 +238,16 @@ def _find_pauser(schedule: Schedule) -> str:
     return ""
 
 
-def explain_state(schedule: Schedule, now: datetime, *, details: bool = True) -> list[str]:
-    """Describe the current state of a schedule and its last run; `details` as in `Standing`."""
-    standing = Standing(schedule, now, details=details)
+def explain_state(schedule: Schedule, now: datetime) -> list[str]:
+    """Describe the current state of a schedule and its last run."""
+    standing = Standing(schedule, now)
     lines = [standing.headline(), *standing.obstacles(), *standing.handed_over(), *standing.in_redis()]
     point = None
     if standing.goes_on and registry.find_task(schedule.task) is not None:
         with suppress(InvalidRecurrence):
             point = chain.next_point(schedule, standing.state)
     if point is not None:
-        lines.append(_("Next: %(point)s.") % {"point": shown(point, standing.zone)})
+        lines.append(_("Next: %(point)s.") % {"point": format_instant(point, standing.zone)})
     rows = Run._base_manager.using(ledger.database()).filter(schedule_id=schedule.pk, due_at__lte=now)
     last = rows.order_by("-due_at").first()
     if last is None:
@@ -183,7 +265,7 @@ def list_next(schedule: Schedule, count: int) -> list[str]:
     lines = []
     for point in schedule.preview(count):
         notes = f"  {'; '.join(point.annotations)}" if point.annotations else ""
-        lines.append(f"{shown(point.due_at, zone)}{notes}")
+        lines.append(f"{format_instant(point.due_at, zone)}{notes}")
     if not schedule.enabled:
         lines.append(_("It is not enabled: none of these will run."))
     elif registry.find_task(schedule.task) is None:
@@ -193,3 +275,59 @@ def list_next(schedule: Schedule, count: int) -> list[str]:
 
 def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def find_job(text: str) -> Run | None:
+    """Return the job with a result id or a primary key; None if there is none."""
+    parsed = parse_id(text)
+    if parsed is not None:
+        return ledger.find_job(*parsed)
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        return None
+    return Run.objects.using(ledger.database()).filter(pk=int(text), origin=Origin.JOB).first()
+
+
+def explain_job(job: Run, now: datetime) -> list[str]:
+    """Explain why a job waits, where it runs, or how it ended."""
+    zone = get_zone(conf.project_timezone())
+    values = {"task": job.task, "pk": job.pk, "queue": job.queue, "backend": job.backend}
+    values["time"] = format_instant(job.created_at, zone)
+    lines = [
+        _("%(task)s: job %(pk)d, enqueued at %(time)s in queue %(queue)s by the TASKS alias %(backend)s.") % values,
+        *describe_run(job, zone, attempts=_attempts(job)),
+    ]
+    if not Status(job.status).is_open:
+        if job.expires_at is not None:
+            lines.append(_("Its row is kept until %(time)s.") % {"time": format_instant(job.expires_at, zone)})
+        return lines
+    entry, held = Entry(chain.member_of_run(job), job.queue), ledger.held_back()
+    lines += _notes(job, now, zone)
+    lines += holding_up(job.queue, job.task, held)
+    waits = explain_wait(held, (job.queue, job.task))
+    worker = job.worker if job.status == Status.RUNNING else ""
+    lines += entry.describe(chain.generation_of_run(job), now, zone, waits=waits, worker=worker)
+    lines += slowing(job.queue, held)
+    return lines
+
+
+def _notes(job: Run, now: datetime, zone: tzinfo) -> Iterator[str]:
+    if job.status == Status.QUEUED and job.due_at > now:
+        yield _("It starts at %(time)s at the earliest.") % {"time": format_instant(job.due_at, zone)}
+    if job.status == Status.RUNNING and job.started_at is not None:
+        yield _("It was started at %(time)s.") % {"time": format_instant(job.started_at, zone)}
+    if job.backend not in handover.backends():
+        yield _("TASKS has no alias %(backend)s here; only workers that have it run the job.") % {
+            "backend": job.backend
+        }
+    if job.unique_key is not None and (job.options or {}).get("unique_until") == "end":
+        yield _("It has its unique key until it has ended; until then another one with that key is not enqueued.")
+    elif job.unique_key is not None:
+        yield _("It has its unique key until it starts; until then another one with that key is not enqueued.")
+
+
+def _attempts(job: Run) -> int:
+    """Return the maximum number of attempts: from the job, else from its TASKS alias in this process."""
+    most = (job.options or {}).get("max_attempts")
+    with suppress(UnknownTask):
+        most = most or backend_of(job.backend).settings.retries_of(job.task).max_attempts
+    return int(most or 1)

@@ -1,55 +1,98 @@
-"""Turns a snapshot into problems, each with a suggested fix. Queries nothing.
+"""What is wrong, and what is worth knowing, judged once from a snapshot. Queries nothing.
 
 Note [What counts as wrong]
 A problem keeps due points from running in time, or Redis from matching the database, and does not go away by itself
 within seconds. A shard that is being rebuilt is not a problem; a shard that waits for a rebuild is. Failing tasks and
-parked or exhausted schedules concern one schedule: they are shown but do not alarm, and neither do pauses and limits.
-If the prefix belongs to another installation, only that is reported: its counts are not ours.
+parked schedules concern one schedule: they are listed with the status FINE, and so are pauses and limits. If the prefix
+belongs to another installation, only that is reported: its counts are not ours.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ...index.counters import DISCARDED
-from ...models import Control, explain_wait
-from ..minutes import OVERLOAD
-from .snapshot import (
-    MOST_COUNTED,
-    MOST_UNKNOWN,
-    Comparison,
-    Problem,
-    QueueView,
-    RedisView,
-    ServerView,
-    Snapshot,
-    Unnamed,
-)
+from .. import conf
+from ..exceptions import BrokerError
+from ..index.connection import DamagedKeys
+from ..index.counters import DISCARDED
+from ..ledger.bulk import MissingTables
+from ..models import Control, explain_wait
+from ..text import redact_text
+from .database_side import MOST_COUNTED, MOST_UNKNOWN, NAMES_SHOWN, Comparison, Named, Unnamed
+from .minutes import OVERLOAD
+from .redis_side import QueueView, RedisView, ServerView
+
+if TYPE_CHECKING:
+    from .snapshot import Snapshot
 
 MAX_LAG_SECONDS = 60.0
-NAMES_SHOWN = 5
+#: Exit status if nothing is wrong, if something is, and if Redis or the database could not be read.
+FINE: Final = 0
+WRONG: Final = 1
+BLIND: Final = 2
 
 
-def judge(snapshot: Snapshot, *, max_lag: float = MAX_LAG_SECONDS) -> list[Problem]:
-    """Return the problems; see Note [What counts as wrong]. `max_lag` is in seconds."""
-    problems = list(snapshot.blind)
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A stable code, one line of text that includes the fix, the exit status, and what it concerns.
+
+    `queue` is the queue, `subject` the primary key of one schedule, pause or limit, `name` its name for users. `tone`
+    is `bad`, `warn` or `quiet`.
+    """
+
+    code: str
+    message: str
+    status: int = WRONG
+    queue: str = ""
+    subject: str = ""
+    name: str = ""
+    tone: str = "bad"
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.status != FINE
+
+
+def judge(snapshot: "Snapshot", *, max_lag: float = MAX_LAG_SECONDS) -> list[Problem]:
+    """Return what is wrong, then what is worth knowing; see Note [What counts as wrong]. `max_lag` is in seconds."""
     compared, redis = snapshot.comparison, snapshot.redis
-    for server in (redis and redis.servers) or ():
+    problems = [snapshot.blind[code] for code in sorted(snapshot.blind, reverse=True)]
+    for server in redis.servers if redis is not None else ():
         problems += _server(server)
     if compared is not None and compared.foreign:
         return [*problems, Problem("foreign_layout", compared.foreign)]
     if redis is not None:
         problems += _queues(redis, snapshot, max_lag)
     if compared is not None and redis is not None:
-        problems += of_unnamed(compared.unnamed, redis)
+        problems += judge_unnamed(compared.unnamed, redis)
         problems += _differences(compared, redis)
-    return [*problems, *_discarded(snapshot), *_definitions(snapshot)]
+    return [*problems, *_discarded(snapshot), *_definitions(snapshot), *_remarks(snapshot)]
 
 
-def _discarded(snapshot: Snapshot) -> Iterator[Problem]:
-    count = sum(tally.get(DISCARDED, 0) for tally in (snapshot.last_hour or {}).values())
+def simplify(problems: Sequence[Problem], redis: RedisView | None, *, details: bool) -> list[Problem]:
+    """Return what is wrong for a page, each cause once. Only with `details` it has the address of Redis."""
+    found = [each for each in problems if each.is_wrong]
+    if redis is not None and not redis.live and sum(each.code == "no_worker" for each in found) > 1:
+        text = _("No worker runs, so nothing starts. Start one: manage.py delayq_worker")
+        found = [each for each in found if each.code not in ("no_worker", "overdue")]
+        found = [Problem("no_worker", text), *found]
+    if not details:
+        hidden = _("Redis does not answer.")
+        found = [replace(each, message=hidden) if each.code == "redis_unreachable" else each for each in found]
+    return found
+
+
+def list_remarks(problems: Iterable[Problem]) -> list[Problem]:
+    """Return what is not wrong but contradicts "All is well"."""
+    return [each for each in problems if not each.is_wrong and each.tone != "quiet"]
+
+
+def _discarded(snapshot: "Snapshot") -> Iterator[Problem]:
+    count = sum(row.tally.get(DISCARDED, 0) for row in snapshot.rows or ())
     if count:
         text = ngettext(
             "%(count)d outcome of the last hour was refused by the database and discarded; what it belongs to runs "
@@ -61,30 +104,48 @@ def _discarded(snapshot: Snapshot) -> Iterator[Problem]:
         yield Problem("discarded", text % {"count": count})
 
 
-def find_remarks(redis: RedisView | None, held: Iterable[Control], failing: int) -> Iterator[tuple[str, str]]:
-    """Yield (tone, text) for what is not a problem, but contradicts "All is well": no worker, pauses, failures."""
-    if redis is not None and not any(worker.live for worker in redis.workers):
-        yield "warn", _("No worker runs.")
-    waits = explain_wait(held)
-    if waits:
-        yield "warn", waits
-    if failing:
-        text = ngettext("%(count)s schedule fails", "%(count)s schedules fail", failing)
-        yield "bad", text % {"count": _counted(failing)}
+def _remarks(snapshot: "Snapshot") -> Iterator[Problem]:
+    """Yield what is not wrong but worth knowing: no worker, failures, pauses and limits."""
+    if snapshot.redis is not None and not snapshot.redis.live:
+        yield Problem("idle", _("No worker runs."), FINE, tone="warn")
+    if (states := snapshot.states) is not None:
+        failing, parked, often = states.failing.count, states.parked.count, states.restarted
+        yield from _remark(
+            "restarted", often,
+            ngettext("%(count)s run keeps losing its worker", "%(count)s runs keep losing their workers", often),
+        )  # fmt: skip
+        yield from _remark(
+            "failing", failing, ngettext("%(count)s schedule fails", "%(count)s schedules fail", failing)
+        )
+        yield from _remark("parked", parked, ngettext("%(count)s is parked", "%(count)s are parked", parked))
+    failed = sum((snapshot.failed_jobs or {}).values())
+    yield from _remark("failed_jobs", failed, ngettext("%(count)s failed job", "%(count)s failed jobs", failed))
+    for row in snapshot.held_back or ():
+        tone, text = "warn" if row.is_paused() else "quiet", explain_wait([row]) or f"{row}: {row.standing}"
+        queue = row.name if row.kind == Control.Kind.QUEUE else ""
+        yield Problem("held_back", text, FINE, queue, str(row.pk), row.name, tone)
+    if states is not None:
+        text = ngettext("%(count)s schedule is paused", "%(count)s schedules are paused", states.paused)
+        yield from _remark("paused", states.paused, text, "quiet")
+
+
+def _remark(code: str, count: int, text: str, tone: str = "bad") -> Iterator[Problem]:
+    if count:
+        yield Problem(code, text % {"count": format_count(count)}, FINE, tone=tone)
 
 
 def exit_status(problems: Iterable[Problem]) -> int:
-    """Return 0 without problems, else the highest status of WRONG and BLIND."""
-    return max((problem.status for problem in problems), default=0)
+    """Return the highest status."""
+    return max((problem.status for problem in problems), default=FINE)
 
 
-def _counted(count: int) -> str:
+def format_count(count: int) -> str:
+    """Format a number that was counted up to a maximum of at least MOST_UNKNOWN."""
     return str(count) if count <= MOST_UNKNOWN else f"{MOST_UNKNOWN}+"
 
 
-def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
-    unknown = snapshot.unknown_tasks
-    if unknown and unknown.count:
+def _definitions(snapshot: "Snapshot") -> Iterator[Problem]:
+    if (unknown := snapshot.unknown_tasks) and unknown.count:
         text = ngettext(
             "%(count)s schedule names a task that no installed app has, and none of its points runs: %(names)s. Was "
             "the task renamed? Say so in DELAYQ['TASK_ALIASES']. Is it gone? Pause or delete the schedule.",
@@ -92,9 +153,8 @@ def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
             "the task renamed? Say so in DELAYQ['TASK_ALIASES']. Is it gone? Pause or delete the schedules.",
             unknown.count,
         )
-        yield Problem("unknown_tasks", text % {"count": _counted(unknown.count), "names": unknown.listed})
-    late = snapshot.late
-    if late and late.count:
+        yield Problem("unknown_tasks", text % {"count": format_count(unknown.count), "names": unknown.listed})
+    if (late := snapshot.late) and late.count:
         text = ngettext(
             "%(count)s schedule has not succeeded within the time in which it is expected to: %(names)s. manage.py "
             "delayq_status NAME says why.",
@@ -102,9 +162,8 @@ def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
             "manage.py delayq_status NAME says why.",
             late.count,
         )
-        yield Problem("late", text % {"count": _counted(late.count), "names": late.listed})
-    refused = snapshot.database and snapshot.database.refused
-    if refused and refused.count:
+        yield Problem("late", text % {"count": format_count(late.count), "names": late.listed})
+    if (refused := snapshot.refused) and refused.count:
         text = ngettext(
             "%(count)d schedule fails at each of its due points, because the TASKS backend that it names is unknown or "
             "does not take its task (%(names)s). manage.py delayq_status NAME says why.",
@@ -115,7 +174,7 @@ def _definitions(snapshot: Snapshot) -> Iterator[Problem]:
         yield Problem("unknown_name", text % {"count": refused.count, "names": refused.listed})
 
 
-def of_unnamed(unnamed: Iterable[Unnamed], redis: RedisView) -> Iterator[Problem]:
+def judge_unnamed(unnamed: Iterable[Unnamed], redis: RedisView) -> Iterator[Problem]:
     """Yield what no worker will run. Queues that a live worker serves are left out: its settings are different."""
     waiting = [each for each in unnamed if each.schedules or each.runs or each.jobs]
     for each in waiting:
@@ -138,8 +197,7 @@ def of_unnamed(unnamed: Iterable[Unnamed], redis: RedisView) -> Iterator[Problem
     for kind, text in texts.items():
         names = [f"{each.name} ({each.jobs})" for each in waiting if each.kind == kind]
         if names:
-            more = ", …" if len(names) > NAMES_SHOWN else ""
-            yield Problem("unknown_name", text % {"names": ", ".join(names[:NAMES_SHOWN]) + more})
+            yield Problem("unknown_name", text % {"names": Named(len(names), tuple(names[:NAMES_SHOWN])).listed})
 
 
 def _server(server: ServerView) -> Iterator[Problem]:
@@ -156,27 +214,26 @@ def _server(server: ServerView) -> Iterator[Problem]:
         yield Problem("redis_unfit", text % {"field": server.disk_problem})
 
 
-def _queues(redis: RedisView, snapshot: Snapshot, max_lag: float) -> Iterator[Problem]:
+def _queues(redis: RedisView, snapshot: "Snapshot", max_lag: float) -> Iterator[Problem]:
     """Yield problems of queues. A paused queue may wait for any time, because users want it so."""
     paused = {row.name for row in snapshot.held_back or () if row.kind == "queue" and row.is_paused()}
     for queue in redis.queues:
         yield from _waiting(queue, math.inf if queue.queue in paused else max_lag)
         absent = sum(shard.epoch == "absent" for shard in redis.shards if shard.queue == queue.queue)
-        yield from _unbuilt(queue.queue, absent)
+        yield from _unbuilt(queue.queue, absent) if absent else ()
     if snapshot.load is not None and snapshot.load.overloaded:
-        yield Problem("overdue", _(OVERLOAD) % snapshot.load.told)
+        yield Problem("overdue", _(OVERLOAD) % snapshot.load.values)
 
 
 def _unbuilt(queue: str, absent: int) -> Iterator[Problem]:
-    if absent:
-        text = ngettext(
-            "%(count)d shard of queue %(queue)s is not built in Redis: it was flushed, or no worker has run yet. A "
-            "worker builds it within seconds; if none runs, start one: manage.py delayq_worker",
-            "%(count)d shards of queue %(queue)s are not built in Redis: it was flushed, or no worker has run yet. A "
-            "worker builds them within seconds; if none runs, start one: manage.py delayq_worker",
-            absent,
-        )
-        yield Problem("not_built", text % {"count": absent, "queue": queue}, queue=queue)
+    text = ngettext(
+        "%(count)d shard of queue %(queue)s is not built in Redis: it was flushed, or no worker has run yet. A "
+        "worker builds it within seconds; if none runs, start one: manage.py delayq_worker",
+        "%(count)d shards of queue %(queue)s are not built in Redis: it was flushed, or no worker has run yet. A "
+        "worker builds them within seconds; if none runs, start one: manage.py delayq_worker",
+        absent,
+    )
+    yield Problem("not_built", text % {"count": absent, "queue": queue}, queue=queue)
 
 
 def _waiting(queue: QueueView, max_lag: float) -> Iterator[Problem]:
@@ -218,8 +275,7 @@ def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
             compared.stale_edits,
         )
         yield Problem("out_of_sync", text % {"count": min(compared.stale_edits, MOST_COUNTED)})
-    count = compared.excess(redis)
-    if count:
+    if count := compared.excess(redis):
         text = ngettext(
             "%(count)d entry of Redis differs from the database. A worker mends that within 10 min; at once: "
             "manage.py delayq_sync",
@@ -228,3 +284,21 @@ def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
             count,
         )
         yield Problem("out_of_sync", text % {"count": count})
+
+
+def explain_failure(error: Exception) -> Problem:
+    """Return the problem for an error, in one line without credentials."""
+    reason = redact_text(" ".join(str(error).split()) or type(error).__name__).rstrip(". ?")
+    if isinstance(error, DamagedKeys):
+        text = _("%(error)s. A running worker deletes it and rebuilds within seconds; start one if none runs.")
+        return Problem("redis_unfit", text % {"error": reason})
+    if isinstance(error, BrokerError):
+        text = _("%(error)s. Start Redis, or correct its address: the alias %(alias)s in CACHES.")
+        return Problem("redis_unreachable", text % {"error": reason, "alias": conf.get_config().redis}, BLIND)
+    if isinstance(error, MissingTables):
+        return Problem("database_unreachable", reason, BLIND)
+    text = _(
+        "The database cannot be used now: %(error)s. Start it, or correct DATABASES; after an upgrade run: manage.py "
+        "migrate"
+    )
+    return Problem("database_unreachable", text % {"error": reason}, BLIND)

@@ -1,0 +1,305 @@
+"""The database's side of a snapshot, and how Redis differs from it: a few bounded queries.
+
+Note [Expected within]
+`Schedule.expected_within` is the maximum time between a due point and a success. A schedule is late if that time has
+passed since a due point of its current definition, and no run due at that point or later has succeeded, including
+manual runs and backfills. Disabled and parked schedules, and those whose queue or task is paused, are not late. Only
+the runs of schedules are read whose next point has passed, or whose last decided point did not succeed.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Value, When
+
+from .. import conf, ledger, sync
+from ..calls import handover, registry
+from ..index import Broker
+from ..index.keys import grouped
+from ..ledger import chain
+from ..models import Condition, Origin, Run, Schedule, ScheduleState, Status, Tombstone
+from ..recurrence.point import utcnow
+from ..sync import Drift
+from ..sync.layout import ForeignLayout
+from .redis_side import RedisView
+
+#: Maximum of a count, because counting more takes longer. A result of one above it means "more than this".
+MOST_COUNTED = 100_000
+#: The same in web requests.
+MOST_SHOWN = 1000
+#: Maximum schedules with unknown tasks that are read: each page of the admin's list reads them.
+MOST_UNKNOWN = 1000
+#: Maximum open runs of each status that are searched for unknown names, and failures that are searched for jobs.
+MOST_READ = 10_000
+#: Minimum age of an unmirrored edit that is reported; workers mirror within about 2 s.
+STALE = timedelta(seconds=30)
+#: Maximum number of the oldest deletions and moves that are checked in Redis.
+MOST_TOMBSTONES = 200
+NAMES_SHOWN = 5
+#: Lost workers after which a run is suspected of killing workers, or of hanging.
+OFTEN = 2
+#: Schedules whose last runs are compared in one query.
+PAGE = 500
+_BAD = (Status.FAILED, Status.LOST, Status.SKIPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The number of schedules, and the names of the first few."""
+
+    count: int
+    names: tuple[str, ...]
+
+    @property
+    def listed(self) -> str:
+        return ", ".join(self.names) + (", …" if self.count > len(self.names) else "")
+
+
+@dataclass(frozen=True, slots=True)
+class StateCounts:
+    """Enabled schedules that fail or are parked, paused schedules, and runs that keep losing their worker."""
+
+    failing: Named
+    parked: Named
+    paused: int
+    restarted: int
+
+
+class Unnamed(NamedTuple):
+    """A queue, task or TASKS alias that rows name and no setting does, and the number of these rows.
+
+    `kind` is `queue`, `task` or `backend`. `jobs` counts jobs without an outcome; for a queue, `schedules` counts
+    enabled schedules and `runs` ordered runs. Unknown tasks and aliases of schedules are counted elsewhere. Jobs and
+    runs are counted among the MOST_READ oldest of each status.
+    """
+
+    kind: str
+    name: str
+    jobs: int
+    schedules: int = 0
+    runs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Redis compared with the database. `layout` is `ours`, `foreign` or `none` (the prefix is not in use yet).
+
+    `foreign` is the text of the problem; the counts are None then. `stale_edits` are edits, deletions and moves that
+    Redis should have by now, `unnamed` the names that no setting has.
+    """
+
+    layout: str
+    foreign: str = ""
+    drift: Drift | None = None
+    stale_edits: int | None = None
+    unnamed: tuple[Unnamed, ...] = ()
+
+    def excess(self, redis: RedisView) -> int:
+        """Return how many more entries differ than are leased: a leased entry may be between ledger and Redis."""
+        drift = self.drift
+        if drift is None or drift.unbuilt:
+            return 0
+        return max(0, drift.missing + drift.ghosts + drift.torn - redis.sums["leased"])
+
+
+def _schedules() -> Any:
+    return Schedule.objects.using(ledger.database())
+
+
+def enabled_with(states: QuerySet[Any]) -> QuerySet[Any]:
+    """Return the enabled schedules of these states. No join: it would start from all enabled schedules."""
+    found: QuerySet[Any] = _schedules().filter(pk__in=states.values("pk")[: MOST_COUNTED + 1], enabled=True)
+    return found
+
+
+def restarted_runs() -> QuerySet[Run]:
+    """Return running runs that have lost their worker at least OFTEN times."""
+    return ledger.with_status(Status.RUNNING).filter(reclaims__gte=OFTEN)
+
+
+def count_states(most: int, names: int) -> StateCounts:
+    """Count up to `most` of each kind, in one query, and read the first names of those that there are."""
+    states = ScheduleState._base_manager.using(ledger.database())
+    kinds = [
+        enabled_with(states.filter(failing_streak__gt=0)),
+        enabled_with(states.filter(condition=Condition.PARKED)),
+    ]
+    *counts, paused, restarted = ledger.count_up_to(most, *kinds, _schedules().paused(), restarted_runs())
+    failing, parked = (
+        Named(count, tuple(rows.values_list("name", flat=True)[:names]) if count and names else ())
+        for count, rows in zip(counts, kinds, strict=True)
+    )
+    return StateCounts(failing, parked, paused, restarted)
+
+
+def count_open_runs() -> dict[str, int]:
+    rows = [ledger.with_status(status).order_by("pk") for status in ledger.OPEN_STATUSES]
+    return dict(zip(ledger.OPEN_STATUSES, ledger.count_up_to(MOST_COUNTED, *rows), strict=True))
+
+
+def count_failed_jobs() -> Counter[str]:
+    """Count failed, not cancelled jobs by queue, among the MOST_READ newest failures of each status."""
+    rows = [ledger.with_status(status).order_by("-pk") for status in (Status.FAILED, Status.LOST)]
+    failed = Counter[str]()
+    names = ("queue", "origin", "reason")
+    for (queue, origin, reason), count in ledger.count_values(MOST_READ, names, *rows).items():
+        if origin == Origin.JOB and reason != "cancelled":
+            failed[queue] += count
+    return failed
+
+
+def count_refused() -> Named:
+    """Count the enabled schedules whose TASKS backend rejects their task: one check for each combination."""
+    rows = _schedules().filter(enabled=True).exclude(backend="")
+    count, refused = 0, Q()
+    combinations = rows.order_by().values_list("task", "backend", "priority").annotate(count=Count("pk"))
+    for path, backend, priority, number in combinations:
+        task = registry.find_task(path)
+        if task is not None and handover.find_refusal(task, backend, priority) is not None:
+            count += number
+            refused |= Q(task=path, backend=backend, priority=priority)
+    found = rows.filter(refused).order_by("name").values_list("name", flat=True)[:NAMES_SHOWN] if count else ()
+    return Named(count, tuple(found))
+
+
+def read_used() -> dict[str, list[str]]:
+    """Return the queues and tasks of schedules ("queue" and "task"), at most MOST_UNKNOWN of each."""
+    used: dict[str, list[str]] = _schedules().used(MOST_UNKNOWN, "queue", "task")
+    return used
+
+
+def find_unknown_tasks(tasks: Iterable[str]) -> list[str]:
+    """Return those of these tasks that no installed app has."""
+    return [path for path in tasks if registry.find_task(path) is None]
+
+
+def count_unknown(tasks: Iterable[str]) -> Named:
+    """Count the enabled schedules whose task, one of these, no installed app has."""
+    unknown = find_unknown_tasks(tasks)
+    if not unknown:
+        return Named(0, ())
+    # As an expression, `enabled` cannot use its index, so the database uses that of the task.
+    on = Case(When(enabled=True, then=Value(1)), default=Value(0))
+    rows = _schedules().filter(task__in=unknown).alias(on=on).filter(on=1).order_by("task")
+    found = list(rows.values_list("task", "name")[: MOST_UNKNOWN + 1])
+    names = [f"{name} ({path})" for path, name in dict(reversed(found)).items()]
+    return Named(len(found), tuple(sorted(names)[:NAMES_SHOWN]))
+
+
+class Late(NamedTuple):
+    """A schedule that has not succeeded in time, and the due point that should have."""
+
+    pk: int
+    name: str
+    queue: str
+    task: str
+    due_at: datetime
+    within: timedelta
+
+
+def count_late() -> Named:
+    """Count late schedules, up to MOST_UNKNOWN + 1."""
+    found = find_late(MOST_UNKNOWN + 1)
+    return Named(len(found), tuple(late.name for late in found[:NAMES_SHOWN]))
+
+
+def find_late(most: int, among: Collection[int] | None = None) -> list[Late]:
+    """Return up to `most` late schedules by primary key, all or those `among`. See Note [Expected within]."""
+    now, found = utcnow(), list[Late]()
+    rows = _schedules().filter(expected_within__isnull=False).order_by("pk")
+    rows = rows.filter(Q(state__next_due_at__lt=now) | Q(state__last_status__in=_BAD))
+    rows = rows if among is None else rows.filter(pk__in=among)
+    names = ("pk", "expected_within", "effective_from", "state__next_due_at", "enabled", "state__condition")
+    # Instants are computed here, not by the database.
+    candidates = [
+        (pk, within, next_due is not None and since < next_due <= now - within)
+        for pk, within, since, next_due, enabled, condition in rows.values_list(*names)
+        if enabled and condition != Condition.PARKED
+    ]
+    for (within, is_undecided), each in grouped(candidates, lambda candidate: candidate[1:]).items():
+        for first in range(0, len(each), PAGE):
+            if len(found) >= most:
+                break
+            page = _schedules().filter(pk__in=[pk for pk, *_ in each[first : first + PAGE]])
+            point = F("state__next_due_at") if is_undecided else _newest_point(now - within)
+            late = page.annotate(point=point).filter(point__isnull=False).exclude(Exists(_successes()))
+            for pk, name, queue, task, due_at in late.values_list("pk", "name", "queue", "task", "point"):
+                found.append(Late(pk, name, queue, task, due_at, within))
+    paused = [row for row in ledger.held_back() if row.is_paused(now)] if found else []
+    return sorted(late for late in found if not any(row.concerns(late.queue, late.task) for row in paused))[:most]
+
+
+def _newest_point(until: datetime) -> Subquery:
+    """Return the newest point of a schedule's definition in the ledger that was due by `until`."""
+    own = Run._base_manager.filter(schedule=OuterRef("pk"), origin=Origin.DUE, due_at__lte=until)
+    return Subquery(own.filter(due_at__gt=OuterRef("effective_from")).order_by("-due_at").values("due_at")[:1])
+
+
+def _successes() -> QuerySet[Run]:
+    return Run._base_manager.filter(schedule=OuterRef("pk"), status=Status.SUCCEEDED, due_at__gte=OuterRef("point"))
+
+
+def compare(broker: Broker, queues: Iterable[str], *, most: int = sync.MOST_COMPARED) -> Comparison:
+    """Compare Redis with the database by counts of at most `most`; only moved and deleted entries are read one by one.
+
+    `queues` are those of schedules.
+
+    Raises:
+        BrokerError: Redis does not answer, or answers with an error.
+    """
+    layout = broker.layout()
+    try:
+        sync.check_layout(broker, claim=False)
+    except ForeignLayout as error:
+        return Comparison("foreign", str(error))
+    unnamed = find_unnamed(queues)
+    without = [each.name for each in unnamed if each.kind == "queue"]
+    drift = sync.drift(broker, most=min(most, MOST_READ) if without else most, without=without)
+    return Comparison(
+        "none" if layout is None else "ours",
+        drift=drift,
+        stale_edits=_count_stale_edits(broker, drift),
+        unnamed=tuple(unnamed),
+    )
+
+
+def find_unnamed(used: Iterable[str]) -> list[Unnamed]:
+    """Return what schedules, of these queues, runs and jobs name and the settings of this process do not.
+
+    Only the oldest open jobs and ordered runs are read, because rows that no worker runs are among them. Rows younger
+    than STALE may come from newer code or settings, and are left out.
+    """
+    rows = [ledger.with_status(status).order_by("pk") for status in ledger.OPEN_STATUSES]
+    ordered, jobs = Counter[str](), {kind: Counter[str]() for kind in ("queue", "task", "backend")}
+    names = ("origin", *jobs)
+    for (origin, *found), count in ledger.count_values(MOST_READ, names, *rows, before=utcnow() - STALE).items():
+        if origin in (Origin.MANUAL, Origin.BACKFILL):
+            ordered[found[0]] += count
+        elif origin == Origin.JOB:
+            for kind, value in zip(jobs, found, strict=True):
+                jobs[kind][value] += count
+    unnamed = []
+    for queue in sorted({*used, *ordered, *jobs["queue"]} - set(conf.get_config().queues)):
+        enabled = ledger.count_up_to(MOST_COUNTED, _schedules().filter(queue=queue, enabled=True))[0]
+        unnamed.append(Unnamed("queue", queue, jobs["queue"][queue], enabled, ordered[queue]))
+    unknown = {
+        "task": [task for task in jobs["task"] if registry.find_task(task) is None],
+        "backend": jobs["backend"].keys() - handover.backends().keys() if jobs["backend"] else (),
+    }
+    return unnamed + [Unnamed(kind, name, jobs[kind][name]) for kind in unknown for name in sorted(unknown[kind])]
+
+
+def _count_stale_edits(broker: Broker, drift: Drift) -> int:
+    """Count old edits that Redis does not have. A leased member leaves its old shard only when its lease ends."""
+    before = utcnow() - STALE
+    old = Tombstone._base_manager.using(ledger.database()).filter(created_at__lt=before).order_by("pk")
+    tombstones = list(old[:MOST_TOMBSTONES]) if drift.tombstones else []
+    if not drift.unmirrored and not tombstones:
+        return 0
+    views = broker.views([(each.member, each.queue) for each in tombstones])
+    leaving = [item[1] for each in tombstones if (item := chain.parse_member(each.member)) is not None]
+    edits = _schedules().unmirrored().filter(updated_at__lt=before).exclude(pk__in=leaving).order_by("generation")
+    return ledger.count_up_to(MOST_COUNTED, edits)[0] + sum(not view.leased for view in views)

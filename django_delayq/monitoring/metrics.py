@@ -1,0 +1,147 @@
+"""Metrics in Prometheus' format, for web views and for a port of each worker. Needs `prometheus_client`.
+
+Note [Counters and gauges]
+Prometheus takes a falling counter for a restart, and the sums that all workers share (`counters.py`) may fall. So
+counters come from the process that counts: each worker exposes its own since its start, at `/metrics` on its port.
+Gauges have the state of Redis and the database, with the shared sums of the last hour: in the web view, and at `/fleet`
+on each worker's port. Labels are bounded: queues, tasks (at most `MOST_TASKS`), reasons; no schedules, no errors.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+try:
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError:
+    raise ImproperlyConfigured(
+        'The metrics need the package prometheus_client: pip install "django-delayq[metrics]"'
+    ) from None
+
+from .. import conf
+from ..index.counters import BOUNDS_MS, LAG, LAG_SUM, RAN, RAN_SUM, Counts, by_queue, outcomes, percentile
+from .minutes import sum_rows
+from .redis_side import RedisView
+from .snapshot import take_snapshot
+
+__all__ = ["CONTENT_TYPE_LATEST", "CounterMetricFamily", "Gauges", "collect_counts", "format_families", "render_gauges"]
+
+KEY = ("kind", "queue", "task")
+SHARES = (0.5, 0.95, 0.99)
+#: Outcomes that are exposed as 0 once their task has any count, because a rate needs a first value.
+ALWAYS = dict.fromkeys(("succeeded", "retried", "failed", "lost"), 0)
+_BOUNDS = [*(str(bound / 1000) for bound in BOUNDS_MS), "+Inf"]
+
+
+class _Ready(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def format_families(families: Iterable[Metric]) -> bytes:
+    """Return families of metrics as text."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Ready(list(families)))
+    return generate_latest(registry)
+
+
+class Gauges(dict[str, GaugeMetricFamily]):
+    """Gauges by name, in the order of their first values. Values of None are left out."""
+
+    def put(self, name: str, help_text: str, value: float | None, **labels: str) -> None:
+        if value is not None:
+            if name not in self:
+                self[name] = GaugeMetricFamily(f"delayq_{name}", help_text, labels=list(labels))
+            self[name].add_metric(list(labels.values()), value)
+
+
+def collect_counts(counts: Counts) -> Iterable[Metric]:
+    """Return a process' counts as counters and histograms."""
+    labels = (*KEY, "outcome", "reason")
+    ended: Any = CounterMetricFamily("delayq_outcomes", "What became of due points and jobs.", labels=labels)
+    text = "How long due points and jobs waited for their first attempt after they were due."
+    lag = HistogramMetricFamily("delayq_lag_seconds", text, labels=KEY)
+    ran = HistogramMetricFamily("delayq_duration_seconds", "How long attempts took.", labels=KEY)
+    for key, tally in list(counts.items()):
+        now = dict(tally)  # a copy: the loop's thread continues to count
+        for name, number in (ALWAYS | outcomes(now)).items():
+            outcome, _, reason = name.partition(":")
+            ended.add_metric((*key, outcome, reason), number)
+        for family, buckets, total in ((lag, LAG, LAG_SUM), (ran, RAN, RAN_SUM)):
+            below, sums = 0, []
+            for bound, name in zip(_BOUNDS, buckets, strict=True):
+                below += now.get(name, 0)
+                sums.append((bound, below))
+            if below:
+                family.add_metric(key, sums, now.get(total, 0) / 1e6)
+    return ended, lag, ran
+
+
+def render_gauges() -> bytes:
+    """Return the gauges of a snapshot as text. If a service does not answer, its gauges are left out.
+
+    Costs as much as the admin's *At a glance* and has the limits of a web request.
+    """
+    gauges, snapshot = Gauges(), take_snapshot()
+    for service, answers in (
+        ("redis", snapshot.redis is not None),
+        ("database", "database_unreachable" not in snapshot.blind),
+    ):
+        gauges.put("up", "Whether this service answers.", answers, service=service)
+    if snapshot.redis is not None:
+        _put_queues(gauges, snapshot.redis)
+    if snapshot.comparison is not None and snapshot.comparison.drift is not None:
+        text = "How far Redis differs from the database, in entries."
+        gauges.put("drift_entries", text, snapshot.comparison.drift.total)
+    if snapshot.failed_jobs is not None:
+        for queue in conf.get_config().queues:
+            number = snapshot.failed_jobs.get(queue, 0)
+            gauges.put("failed_jobs", "Jobs that have failed, kept to be looked at.", number, queue=queue)
+    if snapshot.load is not None:
+        gauges.put("overloaded", "Whether more falls due than the workers can do.", snapshot.load.overloaded)
+        text = "Due points of the last 5 minutes that were skipped because they came too late."
+        gauges.put("recently_missed", text, snapshot.load.missed)
+    for code in sorted({problem.code for problem in snapshot.problems if problem.is_wrong}):
+        gauges.put("problem", "1 for each problem that delayq_status names, by its word.", 1, code=code)
+    _put_hour(gauges, sum_rows(snapshot.rows or ()))
+    return format_families(gauges.values())
+
+
+def _put_queues(gauges: Gauges, redis: RedisView) -> None:
+    gauges.put("workers", "Workers whose heartbeat is young enough.", len(redis.live))
+    for each in redis.queues:
+        queue = each.queue
+        for kind, members, due in (
+            ("points", each.members - each.jobs, each.due - each.jobs_due), ("jobs", each.jobs, each.jobs_due),
+        ):  # fmt: skip
+            gauges.put("queue_depth", "What is due and waits for a worker.", due, kind=kind, queue=queue)
+            text = "What waits for its time, for another attempt, or for the end of a lease."
+            gauges.put("queue_scheduled", text, members - due, kind=kind, queue=queue)
+        text = "For how long the first of what is due has waited for a worker."
+        gauges.put("queue_oldest_seconds", text, each.oldest_due, queue=queue)
+        gauges.put("queue_leases", "What workers have claimed and not given back.", each.leased, queue=queue)
+        serving = sum(queue in worker.queues for worker in redis.live)
+        gauges.put("queue_workers", "Live workers that serve this queue.", serving, queue=queue)
+        missing = sum(shard.epoch != "built" for shard in redis.shards if shard.queue == queue)
+        gauges.put("shards_not_built", "Shards whose index was flushed and is not rebuilt yet.", missing, queue=queue)
+
+
+def _put_hour(gauges: Gauges, counts: Counts) -> None:
+    for (kind, queue, task), tally in sorted(counts.items()):
+        for name, number in outcomes(tally).items():
+            outcome, _, reason = name.partition(":")
+            labels = {"kind": kind, "queue": queue, "task": task, "outcome": outcome, "reason": reason}
+            gauges.put("last_hour_outcomes", "What became of due points and jobs in the last hour.", number, **labels)
+    for (queue, kind), tally in sorted(by_queue(counts).items()):
+        for share in SHARES:
+            labels = {"kind": kind, "queue": queue, "quantile": str(share)}
+            text = "For how long due points and jobs waited in the last hour, up to twice as long as they did."
+            gauges.put("last_hour_lag_seconds", text, percentile(tally, LAG, share), **labels)
+            text = "How long attempts took in the last hour, up to twice as long as they did."
+            gauges.put("last_hour_duration_seconds", text, percentile(tally, RAN, share), **labels)

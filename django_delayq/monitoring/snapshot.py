@@ -1,0 +1,182 @@
+"""Takes snapshots: what Redis and the database say, read once and judged once, by `problems`.
+
+Pages, metrics, alerts and `delayq_status` show the same snapshot. If Redis or the database is down, it says so and
+contains what the other one knows. Changes nothing.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+from threading import Thread
+from typing import TypeVar
+
+from django.db import DatabaseError, InterfaceError, connections
+from django.utils.translation import gettext as _
+
+from .. import conf, ledger
+from ..exceptions import BrokerError, BrokerUnavailable
+from ..index import Broker
+from ..index.web import ask
+from ..ledger.bulk import MissingTables
+from ..models import Control
+from ..recurrence.point import utcnow
+from ..sync.pruning import LastPass, read_last
+from . import database_side as database
+from .database_side import Comparison, Named, StateCounts
+from .minutes import Load, Row, read_rows, start_of_load, sum_load
+from .problems import BLIND, MAX_LAG_SECONDS, Problem, explain_failure, judge
+from .redis_side import RedisView, read_redis
+
+Answer = TypeVar("Answer")
+
+#: Seconds between two comparisons that differ: enough for a worker to finish its current writes.
+AGAIN_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What Redis and the database say. None means not read, or not in time; if that failed, `blind` has the problem.
+
+    Counts are limited: see `database_side`.
+    """
+
+    redis: RedisView | None = None
+    comparison: Comparison | None = None
+    #: The kind of the database, '' if it does not answer.
+    vendor: str = ""
+    states: StateCounts | None = None
+    #: Failed jobs by queue, among the newest failures.
+    failed_jobs: Mapping[str, int] | None = None
+    #: Pauses and limits in force.
+    held_back: Sequence[Control] | None = None
+    #: Enabled schedules whose task no installed app has; one name for each task.
+    unknown_tasks: Named | None = None
+    late: Named | None = None
+    #: Counts of the last hour, and the load of its last minutes.
+    rows: Sequence[Row] | None = None
+    load: Load | None = None
+    #: Only with a deadline: schedules whose TASKS backend rejects their task, open runs by status, the last pruning.
+    refused: Named | None = None
+    open_runs: dict[str, int] | None = None
+    pruned: LastPass | None = None
+    #: By code: why a side was not read.
+    blind: dict[str, Problem] = field(default_factory=dict)
+    #: What is wrong, then what is worth knowing.
+    problems: Sequence[Problem] = ()
+
+    def attempt(self, question: Callable[[], Answer]) -> Answer | None:
+        """Return the answer; if Redis or the database fails, note the problem and return None."""
+        try:
+            return question()
+        except (BrokerError, DatabaseError, InterfaceError, MissingTables) as error:
+            self.note(explain_failure(error))
+            return None
+
+    def note(self, problem: Problem) -> None:
+        """Keep the first problem of each code."""
+        self.blind.setdefault(problem.code, problem)
+
+
+def take_snapshot(*, used: Mapping[str, Sequence[str]] | None = None, briefly: bool = False) -> Snapshot:
+    """Take a snapshot in the caller's thread, with the limits of a web request.
+
+    `used` are the queues and tasks of schedules, if known. `briefly` leaves failed jobs out, and of the last hour all
+    but the minutes of the load.
+    """
+    snapshot = Snapshot()
+    used = used or snapshot.attempt(database.read_used) or {"queue": (), "task": ()}
+    if conf.get_config().mirror:
+        snapshot.redis = snapshot.attempt(lambda: ask(read_redis))
+    if snapshot.redis is not None:
+        compare = partial(database.compare, queues=used["queue"], most=database.MOST_COUNTED)
+        snapshot.comparison = snapshot.attempt(lambda: ask(compare))
+    _read_database(snapshot, used["task"], database.MOST_SHOWN, names=0)
+    _read_minutes(snapshot, briefly=briefly)
+    if not briefly:
+        snapshot.failed_jobs = snapshot.attempt(database.count_failed_jobs)
+    snapshot.problems = judge(snapshot)
+    return snapshot
+
+
+def take_snapshot_within(seconds: float, *, max_lag: float = MAX_LAG_SECONDS) -> Snapshot:
+    """Take a full snapshot within about `seconds`, even if a server hangs; `max_lag` as in `judge`.
+
+    Raises:
+        ImproperlyConfigured: The settings have no Redis alias.
+        BrokerUnavailable: This process must not use Redis; see `conf.why_no_redis`.
+    """
+    snapshot, deadline = Snapshot(), time.monotonic() + seconds
+    broker = Broker(timeout_seconds=seconds / 2)
+    sides = [
+        Thread(target=_in_thread, args=(question, snapshot, broker, deadline), name="delayq-status", daemon=True)
+        for question in (_read_redis_in_full, _read_database_in_full)
+    ]
+    for side in sides:
+        side.start()
+    for side in sides:
+        side.join(max(0.0, deadline - time.monotonic()))
+    snapshot = replace(snapshot, blind=dict(snapshot.blind))  # a late thread is abandoned, and writes to the other one
+    if snapshot.redis is None and "redis_unfit" not in snapshot.blind:
+        snapshot.note(explain_failure(BrokerUnavailable(_("Redis did not answer in time"))))
+    if not snapshot.vendor:
+        snapshot.note(explain_failure(DatabaseError(_("no answer in time"))))
+    elif snapshot.redis is not None and snapshot.comparison is None:
+        text = _("Redis and the database could not be compared in time. Give it more: --timeout SECONDS")
+        snapshot.note(Problem("database_unreachable", text, BLIND))
+    snapshot.problems = judge(snapshot, max_lag=max_lag)
+    return snapshot
+
+
+def _in_thread(question: Callable[..., None], *args: object) -> None:
+    try:
+        question(*args)
+    finally:
+        connections.close_all()
+
+
+def _read_redis_in_full(snapshot: Snapshot, broker: Broker, deadline: float) -> None:
+    redis = snapshot.redis = snapshot.attempt(lambda: read_redis(broker))
+    if redis is None:
+        return
+    snapshot.pruned = snapshot.attempt(lambda: read_last(broker))
+
+    def compare() -> Comparison:
+        return database.compare(broker, database.read_used()["queue"])
+
+    first = snapshot.attempt(compare)
+    if first is not None and first.excess(redis) and time.monotonic() + AGAIN_SECONDS < deadline:
+        time.sleep(AGAIN_SECONDS)  # workers do not signal the end of their writes
+        again = snapshot.attempt(compare)
+        first = min(again or first, first, key=lambda each: each.excess(redis))
+    snapshot.comparison = first
+
+
+def _read_database_in_full(snapshot: Snapshot, broker: Broker, deadline: float) -> None:
+    def reach() -> str:
+        ledger.check_tables()
+        return connections[ledger.database()].vendor
+
+    snapshot.vendor = snapshot.attempt(reach) or ""
+    if snapshot.vendor:
+        used = snapshot.attempt(database.read_used) or {"task": []}
+        _read_database(snapshot, used["task"], database.MOST_COUNTED, names=database.NAMES_SHOWN)
+        snapshot.refused = snapshot.attempt(database.count_refused)
+        snapshot.open_runs = snapshot.attempt(database.count_open_runs)
+        snapshot.failed_jobs = snapshot.attempt(database.count_failed_jobs)
+        _read_minutes(snapshot, broker)
+
+
+def _read_database(snapshot: Snapshot, tasks: Sequence[str], most: int, *, names: int) -> None:
+    snapshot.held_back = snapshot.attempt(lambda: list(Control.objects.using(ledger.database()).in_force()))
+    snapshot.unknown_tasks = snapshot.attempt(lambda: database.count_unknown(tasks))
+    snapshot.late = snapshot.attempt(database.count_late)
+    snapshot.states = snapshot.attempt(lambda: database.count_states(most, names))
+
+
+def _read_minutes(snapshot: Snapshot, broker: Broker | None = None, *, briefly: bool = False) -> None:
+    now = utcnow()
+    since = start_of_load(now) if briefly else now - timedelta(hours=1)
+    rows = snapshot.rows = snapshot.attempt(lambda: read_rows(since, broker=broker))
+    snapshot.load = None if rows is None else sum_load(rows, now)
