@@ -1,4 +1,4 @@
-"""Coming up: the next seven days as a heat map. `monitoring.coming` counts."""
+"""Coming up: the next seven days as a heat map, and the next runs. `monitoring.coming` counts."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -15,12 +15,15 @@ from .. import ledger
 from ..monitoring import coming
 from ..monitoring.coming import HOUR
 from ..recurrence.point import utcnow
+from . import display
 from .base import BaseAdmin
 from .glance import format_held
 
 HOURS = 168
 #: Number of shades of cells that are not empty.
 SHADES = 6
+#: Maximum next runs listed.
+MOST_NAMED = 20
 
 
 class Cell(NamedTuple):
@@ -53,6 +56,10 @@ class ComingPage(BaseAdmin):
             ],
             heads=[f"{hour:02}" for hour in range(24)], zone=timezone.get_current_timezone_name(),
             rows=_days(counts, hours.first) if any(counts) else [],
+            runs=[
+                (display.instant(due_at), self.address("change", row.pk, model="schedule"), row.name, row.queue)
+                for due_at, row in coming.next_runs(now, MOST_NAMED)
+            ],
         )  # fmt: skip
 
 

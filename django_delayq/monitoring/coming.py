@@ -1,6 +1,7 @@
 """Upcoming due points of all schedules, counted by hour."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -12,9 +13,10 @@ from .. import ledger
 from ..exceptions import InvalidRecurrence
 from ..ledger.chain import state_of
 from ..ledger.rows import AnySchedule
-from ..models import Condition, Schedule
+from ..models import Condition, Schedule, ScheduleState
 from ..recurrence import Cron, Every, Recurrence, Windowed
 from ..recurrence.point import MICROSECOND
+from ..recurrence.preview import preview
 
 #: Number of enabled schedules that are all read; of more, an even sample of at most as many.
 MOST_READ = 2_000
@@ -45,6 +47,16 @@ def read() -> Sample:
     weight = -(-enabled.count() // MOST_READ) | 1  # odd, because keys may be all even or all odd
     pks = enabled.alias(rest=Mod("pk", Value(weight))).filter(rest=0).values_list("pk", flat=True)
     return Sample([row for row in ledger.load_schedules(pks).values() if goes_on(row)], weight)
+
+
+def next_runs(now: datetime, most: int) -> list[tuple[datetime, AnySchedule]]:
+    """Return the next due points, the earliest first, each with its schedule."""
+    states = ScheduleState.objects.using(ledger.database()).filter(next_due_at__gte=now, schedule__enabled=True)
+    found: list[tuple[datetime, AnySchedule]] = []
+    for row in ledger.load_schedules(states.order_by("next_due_at").values_list("pk", flat=True)[:most]).values():
+        with suppress(InvalidRecurrence, ValueError):  # a worker will report it
+            found += [(point.due_at, row) for point in preview(row, most, now) if point.runs]
+    return sorted(found, key=lambda each: (each[0], each[1].name))[:most]
 
 
 class Hours(NamedTuple):

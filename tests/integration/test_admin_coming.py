@@ -13,7 +13,7 @@ from django.utils import timezone
 from django_delayq.admin import coming as pages
 from django_delayq.models import Condition, Schedule, ScheduleState
 from django_delayq.monitoring import coming
-from tests.integration.admin_pages import HOSTILE, make
+from tests.integration.admin_pages import HOSTILE, change_url, make
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -85,6 +85,28 @@ def test_a_hostile_queue_stays_a_text(boss):
     for query in ({}, {"queue": HOSTILE}):
         page = boss.get(PAGE, query).content.decode()
         assert HOSTILE not in page and "&lt;script&gt;" in page
+
+
+def test_the_next_twenty_runs_are_named(boss):
+    rows = {
+        "busy": old("busy", cron="*/10 * * * *"), "once": old("once", cron="25 12 * * *", max_runs=1, queue="mail"),
+        "late": old("late", cron="0 18 * * *"), "off": old("off", cron="22 12 * * *", enabled=False),
+        "bad": old("bad", cron="21 12 * * *"), "gone": old("gone", cron="21 12 * * *", timezone="Asia/Tokyo"),
+    }  # fmt: skip
+    for row in rows.values():
+        ScheduleState.objects.update_or_create(schedule=row, defaults={"next_due_at": NOW + timedelta(minutes=1)})
+    Schedule._base_manager.filter(name="bad").update(cron="not a cron")
+    ScheduleState.objects.filter(schedule=rows["gone"]).update(condition=Condition.PARKED)
+    page = shown(boss)
+    runs = re.findall(r'title="([^"]+)">[^<]*</time> <a href="(.*?)">(.*?)</a>.*?">(.*?)</span>', page)
+    assert [name for _, _, name, _ in runs] == ["once", *["busy"] * 19]
+    assert runs[0][1:] == (change_url(rows["once"]), "once", "mail") and "12:25:00" in runs[0][0]
+
+
+def test_a_hostile_name_and_queue_stay_texts(boss):
+    Schedule._base_manager.filter(pk=old(HOSTILE).pk).update(queue=HOSTILE)
+    page = boss.get(PAGE).content.decode()
+    assert HOSTILE not in page and "&lt;script&gt;" in page
 
 
 def test_of_many_schedules_a_sample_is_looked_at_and_the_page_says_so(boss, monkeypatch):

@@ -36,7 +36,9 @@ NAMES = (
     r"apart|helper|util|utils"
 )
 #: Where a refused word is another's name: Django's managers, a URL, a library's option.
-ALLOWED = re.compile(r"\S*manager\S*\(|[\w.]*[Mm]anager(?:s\.|\b(?=\.))|service manager|context managers?|https?://\S+|file manager")
+ALLOWED = re.compile(
+    r"\S*manager\S*\(|[\w.]*[Mm]anager(?:s\.|\b(?=\.))|service manager|context managers?|https?://\S+|file manager"
+)
 
 
 def refused(text: str) -> list[str]:
@@ -72,7 +74,9 @@ def names_of(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def modules() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "django_delayq/*.py"], cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["git", "ls-files", "django_delayq/*.py"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     paths = [ROOT / name for name in listed.stdout.split()] or sorted(PACKAGE.rglob("*.py"))
     return [path for path in paths if path.exists()]
 
