@@ -16,7 +16,7 @@ from ..calls.call import backend_of
 from ..calls.registry import get_task
 from ..exceptions import BrokerError, UnknownTask
 from ..index.web import ask
-from ..models import Cancellation, Run, Schedule, Status
+from ..models import Run, Schedule, Status
 from ..monitoring.status.redis_side import read_redis
 from ..monitoring.status.snapshot import RedisView
 from ..recurrence.point import utcnow
@@ -50,22 +50,21 @@ class NowPage(BaseAdmin):
     def _runs(self, request: HttpRequest, now: datetime, redis: RedisView | None) -> list[dict[str, Any]]:
         found = list(ledger.with_status(Status.RUNNING).order_by("pk")[:MOST_SHOWN])
         limits = dict(Schedule.objects.filter(pk__in=[run.schedule_id for run in found]).values_list("pk", "timeout"))
-        asked = _asked([run.pk for run in found])
-        may_stop = request.user.has_perm("django_delayq.add_cancellation")
+        may_stop = request.user.has_perm("django_delayq.stop_run")
         live = None if redis is None else {worker.name for worker in redis.workers if worker.live}
         rows = []
         for run in found:
-            since, stop = run.started_at or run.claimed_at, asked.get(run.pk)
+            since = run.started_at or run.claimed_at
             limit = _limit_of(run) if run.schedule_id is None else limits.get(run.schedule_id)
             left = None if limit is None or since is None else since + limit - now
-            stuck = [*_deaf(stop, now), *_stuck(run, left, live)]
+            stuck = [*_stuck(run, left, live, now)]
             rows.append({
                 "name": run.title, "address": self.address("change", run.pk, model="run"),
                 "task": run.result_id or run.task,
                 "queue": run.queue, "worker": plain(run.worker), "attempt": run.attempt + 1, "stuck": stuck,
                 "due": display.instant(run.due_at),
                 "left": _("no limit") if left is None else display.milliseconds(max(left, timedelta(0))),
-                "stop": self.address("stop", run.pk, model="run") if may_stop else "", **_common(since, stop, now),
+                "stop": self.address("stop", run.pk, model="run") if may_stop else "", **_common(run, since, now),
             })  # fmt: skip
         return sorted(rows, key=lambda row: not row["stuck"])
 
@@ -85,17 +84,20 @@ def _ask_redis() -> RedisView | None:
         return None
 
 
-def _common(since: datetime | None, asked: Cancellation | None, now: datetime) -> dict[str, Any]:
-    text = "" if asked is None else _("stop asked for %(ago)s") % {"ago": display.relative(asked.asked_at, now)}
+def _common(run: Run, since: datetime | None, now: datetime) -> dict[str, Any]:
+    asked = run.stop_requested_at
+    text = "" if asked is None else _("stop asked for %(ago)s") % {"ago": display.relative(asked, now)}
     return {
         "since": display.instant(since),
         "lasts": display.milliseconds(None if since is None else now - since),
-        "asked": "" if asked is None else display.badge("warn", text, asked.asked_by),
+        "asked": "" if asked is None else display.badge("warn", text, run.stop_requested_by),
     }
 
 
-def _stuck(run: Run, left: timedelta | None, live: Collection[str] | None) -> Iterator[str]:
+def _stuck(run: Run, left: timedelta | None, live: Collection[str] | None, now: datetime) -> Iterator[str]:
     """Yield the reasons why a run seems stuck; `live`: names of the live workers, None if unknown."""
+    if run.stop_requested_at is not None and now - run.stop_requested_at > DEAF:
+        yield _("does not stop")
     if left is not None and left <= timedelta(0):
         yield _("over its time limit")
     if run.reclaims >= facts.OFTEN:
@@ -103,11 +105,3 @@ def _stuck(run: Run, left: timedelta | None, live: Collection[str] | None) -> It
         yield text % {"count": run.reclaims}
     if live is not None and run.worker not in live:
         yield _("its worker is silent")
-
-
-def _deaf(asked: Cancellation | None, now: datetime) -> list[str]:
-    return [_("does not stop")] if asked is not None and now - asked.asked_at > DEAF else []
-
-
-def _asked(runs: list[int]) -> dict[int, Cancellation]:
-    return {row.run: row for row in Cancellation.objects.filter(run__in=runs)}

@@ -62,7 +62,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         StateFilter, OutcomeFilter, UsedQueueFilter, TagFilter, TaskFilter, "kind", OriginFilter, ErrorFilter,
     )  # fmt: skip
     list_per_page = 50  # as in the other lists; a row costs about 1 ms, and a query of its newest runs
-    list_select_related = ("state", "declaration")
+    list_select_related = ("state",)
     search_fields = ("name", "task", "description")
     search_help_text = gettext_lazy("Name, task or description")
     paginator = paging.CappedPaginator
@@ -224,10 +224,8 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         redis, notes = glance.ask_redis([schedule]), glance.read_notes()
         health = glance.ask_health(notes, details=details)
         waits = explain_wait(notes.held, (schedule.queue, schedule.task))
-        declaration = getattr(schedule, "declaration", None)
         return {
-            "declaration": declaration,
-            "declared_in": next((each.module for each in made() if declaration and each.key == declaration.key), ""),
+            "declared_in": next((each.module for each in made() if each.key == schedule.declared_key), ""),
             "redis": redis,
             "details": details,
             "health": health,

@@ -5,7 +5,7 @@ See `recording.py`, Note [Compare and set].
 
 from .attempts import attempts_of, keep_former
 from .bulk import check_tables, database, reader, writer, writing
-from .controls import HeldBack, held_back, read_cancellations, read_held_back
+from .controls import HeldBack, held_back, read_held_back, read_stop_requests
 from .jobs import add_jobs, cancel_job, count_failed_jobs, delete_job, find_job, move_job, retry_job, taken_by
 from .locks import leave_locked, lock_free, owner_of_locks
 from .pruning import LAST_KEY, Batch, OldRun, Pruned, count_prunable, find_prunable, prune, prune_expired, prune_outputs
@@ -94,10 +94,10 @@ __all__ = [
     "prune",
     "prune_expired",
     "prune_outputs",
-    "read_cancellations",
     "read_held_back",
     "read_rollup_rows",
     "read_rollups",
+    "read_stop_requests",
     "reader",
     "record",
     "retry_job",

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ..calls.registry import current_name
-from ..models import Cancellation, Control
+from ..models import Control, Run
 from .bulk import database
 
 
@@ -41,7 +41,7 @@ def read_held_back() -> HeldBack:
     return HeldBack(queues, tasks, most)
 
 
-def read_cancellations(runs: Collection[int]) -> dict[int, str]:
+def read_stop_requests(runs: Collection[int]) -> dict[int, str]:
     """Return which of these runs to stop, by primary key, each with the user who requested it."""
-    rows = Cancellation.objects.using(database()).filter(run__in=list(runs))
-    return dict(rows.values_list("run", "asked_by"))
+    rows = Run._base_manager.using(database()).filter(pk__in=list(runs), stop_requested_at__isnull=False)
+    return dict(rows.values_list("pk", "stop_requested_by"))

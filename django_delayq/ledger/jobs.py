@@ -24,7 +24,7 @@ from django.db.models import QuerySet
 
 from ..calls import new_tokens, registry
 from ..calls.call import first_alias
-from ..models import Cancellation, Origin, Output, Run, Status
+from ..models import Origin, Output, Run, Status
 from ..models.locks import locked
 from ..recurrence.point import utcnow
 from .attempts import keep_former
@@ -132,15 +132,12 @@ def retry_job(job: Run, now: datetime) -> bool:
     failed = job.status
     keep_former(job, ended=True)
     rows = _jobs(job._state.db).filter(pk=job.pk, status=failed, attempt=job.attempt, fence=job.fence)
-    with transaction.atomic(using=job._state.db):
-        Cancellation.objects.using(job._state.db).filter(run=job.pk).delete()
-        return bool(
-            rows.update(
-                status=Status.QUEUED, attempt=0, reclaims=0, unique_key=key, due_at=now, attempts=job.attempts,
-                reason="", error="", result=None, claimed_at=None, started_at=None, finished_at=None, expires_at=None,
-                fence=new_tokens(1)[0], generation=job.generation + 1,
-            )
-        )  # fmt: skip
+    written = rows.update(
+        status=Status.QUEUED, attempt=0, reclaims=0, unique_key=key, due_at=now, attempts=job.attempts,
+        reason="", error="", result=None, claimed_at=None, started_at=None, finished_at=None, expires_at=None,
+        fence=new_tokens(1)[0], generation=job.generation + 1, stop_requested_at=None, stop_requested_by="",
+    )  # fmt: skip
+    return bool(written)
 
 
 def taken_by(key: str) -> Run | None:

@@ -2,7 +2,7 @@
 
 Note [Order of locks]
 A transaction that writes several rows locks them in this sequence, those of one table by primary key: schedules, then
-the rows that belong to them (declarations, runs, states). So edits, deletions, syncs and recordings wait for each other
+the rows that belong to them (runs, states). So edits, deletions, syncs and recordings wait for each other
 without a deadlock. Django's deletion begins with the rows that belong to a schedule, so the schedules are locked first.
 A transaction that writes states of schedules without editing these locks the schedules. Workers wait for no row lock:
 see `ledger/locks.py`. If PostgreSQL still resolves a deadlock against a worker, as with SQL of a user, the worker

@@ -1,8 +1,6 @@
-"""Records beside schedules and runs: output, counts, deletions, declarations and requests to stop a run."""
+"""Records beside schedules and runs: output, counts and deletions."""
 
 from collections.abc import Iterable
-from datetime import timedelta
-from typing import Self
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -90,59 +88,3 @@ class Tombstone(PrimaryModel):
                 for pk, queue, generation in entries
             ]
         )
-
-
-class Declaration(PrimaryModel):
-    """Marks a schedule as declared in the code; written in the same transaction. Schedules made by hand have none."""
-
-    schedule = models.OneToOneField(
-        "django_delayq.Schedule", on_delete=models.CASCADE, primary_key=True, related_name="declaration"
-    )
-    key = models.CharField(max_length=200, unique=True)
-    #: When a sync found the declaration missing in the code; null while it is there.
-    gone_at = UTCDateTimeField(null=True)
-
-    objects = PrimaryQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"  # reads `schedule.declaration`
-
-    def __str__(self) -> str:
-        return f"declared as {self.key}"
-
-
-#: How long a request is kept. By then the execution has ended, or the worker that took over has stopped it.
-KEPT = timedelta(days=1)
-
-
-class CancellationQuerySet(PrimaryQuerySet["Cancellation"]):
-    """Requests to stop runs."""
-
-    def ask(self, run: int, by: str = "") -> Self:
-        """Request a stop of the run with this primary key, once; delete old requests."""
-        self.filter(asked_at__lt=utcnow() - KEPT).delete()
-        self.get_or_create(run=run, defaults={"asked_by": by[:200]})
-        return self
-
-
-class Cancellation(PrimaryModel):
-    """A request to stop a run; `run` is its primary key.
-
-    Within about a second the worker that executes it raises `TaskCancelled` in the task. The request is kept for KEPT,
-    so that a worker that takes over from a killed one follows it too.
-    """
-
-    run = models.BigIntegerField(primary_key=True)
-    asked_at = UTCDateTimeField(default=utcnow)
-    asked_by = models.CharField(max_length=200, blank=True)
-
-    objects = CancellationQuerySet.as_manager()
-
-    class Meta:
-        verbose_name = _("stop of what runs")
-        verbose_name_plural = _("stops of what runs")
-        default_permissions = ("add",)
-        base_manager_name = "objects"
-
-    def __str__(self) -> str:
-        return f"run {self.run}"

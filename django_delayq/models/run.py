@@ -14,7 +14,6 @@ from ..conf import rules
 from ..recurrence.point import utcnow
 from .fields import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
-from .records import Cancellation
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -63,6 +62,12 @@ class RunQuerySet(PrimaryQuerySet["Run"]):
     def chain(self) -> Self:
         """Return the due points of schedules, without requested runs and jobs."""
         return self.filter(origin=Origin.DUE)
+
+    def request_stop(self, by: str = "") -> bool:
+        """Request a stop of these runs, once each; `by` names the user. False if all have ended."""
+        runs = self.open()
+        values = {"stop_requested_at": utcnow(), "stop_requested_by": by[:200]}
+        return bool(runs.filter(stop_requested_at=None).update(**values)) or runs.exists()
 
 
 class Run(PrimaryModel):
@@ -125,6 +130,9 @@ class Run(PrimaryModel):
     expires_at = UTCDateTimeField(null=True, editable=False)
     #: Failures up to then are dismissed: see `monitoring/failures.py`, Note [Dismissed].
     dismissed_until = UTCDateTimeField(null=True, editable=False)
+    #: When a stop was requested, and by which user. It outlives the worker, and ends with a retry of the job.
+    stop_requested_at = UTCDateTimeField(null=True, editable=False)
+    stop_requested_by = models.CharField(max_length=200, blank=True, default="", db_default="", editable=False)
 
     objects = RunQuerySet.as_manager()
 
@@ -133,7 +141,7 @@ class Run(PrimaryModel):
         verbose_name_plural = _("runs")
         # `change` covers cancelling, moving and retrying jobs; `delete` covers deleting failed jobs.
         default_permissions = ("view", "change", "delete")
-        permissions = (("view_job_arguments", "Can see the arguments of jobs"),)
+        permissions = (("view_job_arguments", "Can see the arguments of jobs"), ("stop_run", "Can stop running runs"))
         ordering = ("-pk",)
         constraints = (
             models.UniqueConstraint(fields=("schedule", "due_at", "origin"), name="delayq_run_one_per_point"),
@@ -185,10 +193,7 @@ class Run(PrimaryModel):
         `timeout_grace_seconds` longer is recorded anyway, and its process replaced. A waiting run or retry is stopped
         once it has run for a second.
         """
-        if not Status(self.status).is_open:
-            return False
-        Cancellation.objects.ask(self.pk, by)
-        return True
+        return Run.objects.filter(pk=self.pk).request_stop(by)
 
     @property
     def lag(self) -> timedelta | None:

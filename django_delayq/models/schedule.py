@@ -122,6 +122,10 @@ class Schedule(Recurring, PrimaryModel):
     synced_generation = models.BigIntegerField(default=0, editable=False)
     replaced_from = UTCDateTimeField(null=True, editable=False)
     effective_from = UTCDateTimeField(default=utcnow, editable=False)
+    #: The key of `@periodic`; null if made by hand. Only syncs write this and the next column, by `update()`.
+    declared_key = models.CharField(max_length=200, null=True, unique=True, editable=False)  # noqa: DJ001 - unique
+    #: When a sync found the declaration missing in the code.
+    declaration_gone_at = UTCDateTimeField(null=True, editable=False)
 
     objects = ScheduleQuerySet.as_manager()
 
@@ -131,17 +135,14 @@ class Schedule(Recurring, PrimaryModel):
     doubt = ""
 
     if TYPE_CHECKING:
-        from .records import Declaration
         from .state import ScheduleState
 
         state: ScheduleState
-        declaration: Declaration
 
     @property
     def is_declared(self) -> bool:
         """True if the code declares the schedule, and so owns its fields."""
-        declaration = getattr(self, "declaration", None)
-        return declaration is not None and declaration.gone_at is None
+        return self.declared_key is not None and self.declaration_gone_at is None
 
     class Meta:
         verbose_name = _("schedule")
@@ -264,6 +265,7 @@ class Schedule(Recurring, PrimaryModel):
         now = utcnow()
         self.generation = max(int(self.generation), now_generation())
         self.replaced_from, self.effective_from = None, max(self.created_at, now)
+        self.declared_key = self.declaration_gone_at = None
         self.synced_generation = 0
         self.updated_at = now
 

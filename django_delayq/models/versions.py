@@ -27,7 +27,11 @@ TIMING_FIELDS = frozenset((
     "kind", "cron", "every", "every_from", "at", "timezone", "dst_gap", "dst_overlap", "start_at", "end_at", "max_runs",
     "enabled",
 ))  # fmt: skip
-BOOKKEEPING_FIELDS = frozenset(("generation", "synced_generation", "effective_from", "replaced_from", "updated_at"))
+#: Whether the code declares the schedule. Saving an instance never changes it.
+DECLARATION_FIELDS = ("declared_key", "declaration_gone_at")
+BOOKKEEPING_FIELDS = frozenset((
+    "generation", "synced_generation", "effective_from", "replaced_from", "updated_at", *DECLARATION_FIELDS,
+))  # fmt: skip
 
 
 def now_generation() -> int:
@@ -69,7 +73,8 @@ def moves_effective_from(old: Any, new: Any) -> bool:
 def next_version(old: Any, changed: Set[str]) -> dict[str, Any]:
     """Return the columns to set with an edit of these fields of a locked row."""
     now = utcnow()
-    version = {"generation": max(old.generation + 1, now_generation()), "updated_at": now}
+    version = {name: getattr(old, name) for name in DECLARATION_FIELDS}
+    version |= {"generation": max(old.generation + 1, now_generation()), "updated_at": now}
     if not retimes(old, changed):
         return {**version, "replaced_from": old.replaced_from, "effective_from": old.effective_from}
     replaced_from = old.effective_from if old.enabled else old.replaced_from
