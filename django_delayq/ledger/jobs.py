@@ -25,7 +25,7 @@ from django.db.models import QuerySet
 from ..calls import new_tokens, registry
 from ..calls.call import first_alias
 from ..models import Origin, Output, Run, Status
-from ..models.locks import locked
+from ..models.primary import locked
 from ..recurrence.point import utcnow
 from .attempts import keep_former
 from .bulk import database, writer

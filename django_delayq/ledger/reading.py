@@ -1,8 +1,8 @@
-"""Reads schedules, open rows and recent outcomes, always from the primary database."""
+"""Reads schedules, open rows, recent outcomes and the controls of users, always from the primary database."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -10,8 +10,9 @@ from django.db import connections
 from django.db.models import BooleanField, Exists, Model, OuterRef, QuerySet
 from django.db.models.expressions import RawSQL
 
+from ..calls.registry import current_name
 from ..index.keys import grouped
-from ..models import Origin, Run, Schedule, ScheduleState, Status
+from ..models import Control, Origin, Run, Schedule, ScheduleState, Status
 from .bulk import database, reader
 from .rows import RunRow, ScheduleRow, StateRow
 
@@ -214,3 +215,42 @@ def _instance(model: type[Instance], names: tuple[str, ...], row: RunRow | Sched
     attnames = {"id" if name == "pk" else name: name for name in names}
     in_order = [field.attname for field in model._meta.concrete_fields if field.attname in attnames]
     return model.from_db(database(), in_order, [getattr(row, attnames[name]) for name in in_order])
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """The paused queues and tasks, by current names, each with the reason; and the limits of queues."""
+
+    queues: Mapping[str, str] = field(default_factory=dict)
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    most: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def paused(self) -> Collection[tuple[str, str]]:
+        """(kind, name) of each paused queue or task."""
+        return {("queue", name) for name in self.queues} | {("task", name) for name in self.tasks}
+
+
+def held_back() -> list[Control]:
+    """Return the pauses and limits that are in force."""
+    return list(Control.objects.using(database()).in_force())
+
+
+def read_held_back() -> HeldBack:
+    """Return the pauses and limits that are in force, by name, with one query."""
+    queues, tasks, most = dict[str, str](), dict[str, str](), dict[str, int]()
+    for row in held_back():
+        if row.is_paused():
+            if row.kind == Control.Kind.QUEUE:
+                queues[row.name] = row.reason
+            else:
+                tasks[current_name(row.name)] = row.reason
+        if row.most is not None and row.kind == Control.Kind.QUEUE:
+            most[row.name] = row.most
+    return HeldBack(queues, tasks, most)
+
+
+def read_stop_requests(runs: Collection[int]) -> dict[int, str]:
+    """Return which of these runs to stop, by primary key, each with the user who requested it."""
+    rows = Run._base_manager.using(database()).filter(pk__in=list(runs), stop_requested_at__isnull=False)
+    return dict(rows.values_list("pk", "stop_requested_by"))

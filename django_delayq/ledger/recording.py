@@ -40,7 +40,7 @@ from django.db import DatabaseError, DataError, IntegrityError, connections, tra
 from ..calls.side_channels import note_failure
 from ..exceptions import InvalidRecurrence
 from ..models import Condition, Origin, Output, Run, Schedule, ScheduleState, Status
-from ..models.locks import locked
+from ..models.primary import locked
 from ..models.run import OPEN
 from ..recurrence.point import utcnow
 from . import chain
@@ -243,7 +243,7 @@ def start(outcomes: Sequence[Outcome]) -> list[Won]:
 
 
 def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow], set[int]]:
-    """Lock schedules and states, so that deletions and other workers wait: `models/locks.py`, Note [Order of locks].
+    """Lock schedules and states, so that deletions and other workers wait: `models/primary.py`, Note [Order of locks].
 
     Return the generations and states that exist, and the keys that other transactions have locked.
     """

@@ -6,8 +6,8 @@ from enum import Enum
 from typing import Any, Self
 
 from ..calls import Call
-from ..calls.results import result_id
 from ..models import Condition, Origin, Run, Schedule, ScheduleState
+from ..models.run import RunProperties
 from ..recurrence import Recurrence
 from ..recurrence.policy import Recurring
 
@@ -90,7 +90,7 @@ class ScheduleRow(Recurring):
 
 
 @dataclass(slots=True, eq=False)
-class RunRow:
+class RunRow(RunProperties):
     """A row of the ledger: see `Run`. `pk` is 0 until it is inserted; a job has no schedule."""
 
     schedule_id: int | None
@@ -126,39 +126,12 @@ class RunRow:
     pk: int = 0
 
     @classmethod
-    def of(cls, schedule: "Schedule | ScheduleRow", due_at: datetime, **values: Any) -> Self:
-        """Return a new row of this schedule's definition; `values` take precedence."""
-        same = {name: getattr(schedule, name) for name in ("task", "queue", "generation", "priority")}
-        values = {**same, **values}
-        return cls(schedule_id=schedule.pk, schedule_name=schedule.name, due_at=due_at, **values)
-
-    @classmethod
     def job(cls, task: str, queue: str, backend: str, due_at: datetime, token: str, **values: Any) -> Self:
         """Return a new row of a job."""
         return cls(
             schedule_id=None, schedule_name="", generation=0, status="queued", origin="job", apart=True,
             task=task, queue=queue, backend=backend, due_at=due_at, token=token, **values,
         )  # fmt: skip
-
-    @property
-    def is_job(self) -> bool:
-        return bool(self.token)
-
-    @property
-    def title(self) -> str:
-        return self.schedule_name or self.task
-
-    @property
-    def result_id(self) -> str:
-        return result_id(self.pk, self.token) if self.token else ""
-
-    @property
-    def lag(self) -> timedelta | None:
-        return None if self.claimed_at is None or self.origin == Origin.BACKFILL else self.claimed_at - self.due_at
-
-    @property
-    def duration(self) -> timedelta | None:
-        return None if self.started_at is None or self.finished_at is None else self.finished_at - self.started_at
 
 
 AnySchedule = Schedule | ScheduleRow
@@ -177,8 +150,6 @@ class Won(Enum):
 
 #: Columns that identify a version of a row, even if a restored database reuses its primary key.
 VERSION = ("status", "attempt", "fence", "worker", "created_at")
-
-
 Version = tuple[str, int, str, str, datetime]
 
 

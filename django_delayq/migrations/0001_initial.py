@@ -7,7 +7,7 @@ import django.db.models.deletion
 from django.apps import apps
 from django.db import migrations, models
 
-import django_delayq.models.fields
+import django_delayq.models.columns
 import django_delayq.models.schedule
 import django_delayq.models.versions
 import django_delayq.recurrence.point
@@ -42,7 +42,7 @@ class Migration(migrations.Migration):
                 ("followed_by", models.BigIntegerField()),
                 (
                     "replaced_at",
-                    django_delayq.models.fields.UTCDateTimeField(default=django_delayq.recurrence.point.utcnow),
+                    django_delayq.models.columns.UTCDateTimeField(default=django_delayq.recurrence.point.utcnow),
                 ),
                 ("by", models.CharField(blank=True, max_length=200)),
                 ("values", models.JSONField(default=dict)),
@@ -77,7 +77,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("apart", models.BooleanField(default=False, editable=False)),
-                ("due_at", django_delayq.models.fields.UTCDateTimeField(verbose_name="due")),
+                ("due_at", django_delayq.models.columns.UTCDateTimeField(verbose_name="due")),
                 (
                     "status",
                     models.CharField(
@@ -101,9 +101,9 @@ class Migration(migrations.Migration):
                 ("attempt", models.PositiveSmallIntegerField(db_default=0, default=0, verbose_name="attempt")),
                 ("reclaims", models.PositiveSmallIntegerField(db_default=0, default=0, verbose_name="reclaims")),
                 ("fence", models.CharField(blank=True, db_default="", default="", max_length=64, verbose_name="fence")),
-                ("claimed_at", django_delayq.models.fields.UTCDateTimeField(null=True, verbose_name="claimed")),
-                ("started_at", django_delayq.models.fields.UTCDateTimeField(null=True, verbose_name="started")),
-                ("finished_at", django_delayq.models.fields.UTCDateTimeField(null=True, verbose_name="finished")),
+                ("claimed_at", django_delayq.models.columns.UTCDateTimeField(null=True, verbose_name="claimed")),
+                ("started_at", django_delayq.models.columns.UTCDateTimeField(null=True, verbose_name="started")),
+                ("finished_at", django_delayq.models.columns.UTCDateTimeField(null=True, verbose_name="finished")),
                 (
                     "worker",
                     models.CharField(blank=True, db_default="", default="", max_length=128, verbose_name="worker"),
@@ -111,11 +111,11 @@ class Migration(migrations.Migration):
                 ("error", models.TextField(blank=True, db_default="", default="", verbose_name="error")),
                 ("result", models.JSONField(null=True, verbose_name="result")),
                 ("attempts", models.JSONField(editable=False, null=True)),
-                ("last_due_at", django_delayq.models.fields.UTCDateTimeField(null=True, verbose_name="last due")),
+                ("last_due_at", django_delayq.models.columns.UTCDateTimeField(null=True, verbose_name="last due")),
                 ("points", models.PositiveIntegerField(db_default=1, default=1, verbose_name="points")),
                 (
                     "created_at",
-                    django_delayq.models.fields.UTCDateTimeField(
+                    django_delayq.models.columns.UTCDateTimeField(
                         default=django_delayq.recurrence.point.utcnow, editable=False
                     ),
                 ),
@@ -128,9 +128,9 @@ class Migration(migrations.Migration):
                 ("call", models.JSONField(null=True, verbose_name="arguments")),
                 ("options", models.JSONField(editable=False, null=True)),
                 ("unique_key", models.CharField(editable=False, max_length=32, null=True)),
-                ("expires_at", django_delayq.models.fields.UTCDateTimeField(editable=False, null=True)),
-                ("dismissed_until", django_delayq.models.fields.UTCDateTimeField(editable=False, null=True)),
-                ("stop_requested_at", django_delayq.models.fields.UTCDateTimeField(editable=False, null=True)),
+                ("expires_at", django_delayq.models.columns.UTCDateTimeField(editable=False, null=True)),
+                ("dismissed_until", django_delayq.models.columns.UTCDateTimeField(editable=False, null=True)),
+                ("stop_requested_at", django_delayq.models.columns.UTCDateTimeField(editable=False, null=True)),
                 (
                     "stop_requested_by",
                     models.CharField(blank=True, db_default="", default="", editable=False, max_length=200),
@@ -178,7 +178,7 @@ class Migration(migrations.Migration):
                         verbose_name="count the interval",
                     ),
                 ),
-                ("at", django_delayq.models.fields.UTCDateTimeField(blank=True, null=True, verbose_name="at")),
+                ("at", django_delayq.models.columns.UTCDateTimeField(blank=True, null=True, verbose_name="at")),
                 (
                     "timezone",
                     models.CharField(
@@ -205,11 +205,11 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "start_at",
-                    django_delayq.models.fields.UTCDateTimeField(blank=True, null=True, verbose_name="not before"),
+                    django_delayq.models.columns.UTCDateTimeField(blank=True, null=True, verbose_name="not before"),
                 ),
                 (
                     "end_at",
-                    django_delayq.models.fields.UTCDateTimeField(blank=True, null=True, verbose_name="not after"),
+                    django_delayq.models.columns.UTCDateTimeField(blank=True, null=True, verbose_name="not after"),
                 ),
                 (
                     "max_runs",
@@ -299,13 +299,13 @@ class Migration(migrations.Migration):
                 ("ping_url", models.CharField(blank=True, default="", max_length=500, verbose_name="address to ping")),
                 (
                     "created_at",
-                    django_delayq.models.fields.UTCDateTimeField(
+                    django_delayq.models.columns.UTCDateTimeField(
                         default=django_delayq.recurrence.point.utcnow, editable=False, verbose_name="created"
                     ),
                 ),
                 (
                     "updated_at",
-                    django_delayq.models.fields.UTCDateTimeField(
+                    django_delayq.models.columns.UTCDateTimeField(
                         default=django_delayq.recurrence.point.utcnow, editable=False, verbose_name="changed"
                     ),
                 ),
@@ -314,15 +314,15 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(default=django_delayq.models.versions.now_generation, editable=False),
                 ),
                 ("synced_generation", models.BigIntegerField(default=0, editable=False)),
-                ("replaced_from", django_delayq.models.fields.UTCDateTimeField(editable=False, null=True)),
+                ("replaced_from", django_delayq.models.columns.UTCDateTimeField(editable=False, null=True)),
                 (
                     "effective_from",
-                    django_delayq.models.fields.UTCDateTimeField(
+                    django_delayq.models.columns.UTCDateTimeField(
                         default=django_delayq.recurrence.point.utcnow, editable=False
                     ),
                 ),
                 ("declared_key", models.CharField(editable=False, max_length=200, null=True, unique=True)),
-                ("declaration_gone_at", django_delayq.models.fields.UTCDateTimeField(editable=False, null=True)),
+                ("declaration_gone_at", django_delayq.models.columns.UTCDateTimeField(editable=False, null=True)),
             ],
             options={
                 "verbose_name": "schedule",
@@ -358,7 +358,7 @@ class Migration(migrations.Migration):
                 ("generation", models.BigIntegerField()),
                 (
                     "created_at",
-                    django_delayq.models.fields.UTCDateTimeField(default=django_delayq.recurrence.point.utcnow),
+                    django_delayq.models.columns.UTCDateTimeField(default=django_delayq.recurrence.point.utcnow),
                 ),
             ],
             options={
@@ -376,13 +376,13 @@ class Migration(migrations.Migration):
                 ("text", models.TextField(verbose_name="what it is")),
                 (
                     "since",
-                    django_delayq.models.fields.UTCDateTimeField(
+                    django_delayq.models.columns.UTCDateTimeField(
                         default=django_delayq.recurrence.point.utcnow, verbose_name="since"
                     ),
                 ),
-                ("told_at", django_delayq.models.fields.UTCDateTimeField(null=True, verbose_name="told")),
-                ("gone_at", django_delayq.models.fields.UTCDateTimeField(null=True)),
-                ("recovered_at", django_delayq.models.fields.UTCDateTimeField(null=True, verbose_name="recovered")),
+                ("told_at", django_delayq.models.columns.UTCDateTimeField(null=True, verbose_name="told")),
+                ("gone_at", django_delayq.models.columns.UTCDateTimeField(null=True)),
+                ("recovered_at", django_delayq.models.columns.UTCDateTimeField(null=True, verbose_name="recovered")),
                 ("sent", models.JSONField(default=dict, verbose_name="sent")),
                 ("is_open", models.BooleanField(default=True, editable=False, null=True)),
             ],
@@ -425,7 +425,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "until",
-                    django_delayq.models.fields.UTCDateTimeField(
+                    django_delayq.models.columns.UTCDateTimeField(
                         blank=True, help_text="Then it goes on by itself.", null=True, verbose_name="until"
                     ),
                 ),
@@ -446,7 +446,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "changed_at",
-                    django_delayq.models.fields.UTCDateTimeField(
+                    django_delayq.models.columns.UTCDateTimeField(
                         default=django_delayq.recurrence.point.utcnow, editable=False, verbose_name="changed"
                     ),
                 ),
@@ -463,7 +463,7 @@ class Migration(migrations.Migration):
             name="Rollup",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("at", django_delayq.models.fields.UTCDateTimeField()),
+                ("at", django_delayq.models.columns.UTCDateTimeField()),
                 ("seconds", models.PositiveIntegerField()),
                 ("kind", models.CharField(max_length=8)),
                 ("queue", models.CharField(max_length=64)),
@@ -515,13 +515,13 @@ class Migration(migrations.Migration):
                         to="django_delayq.schedule",
                     ),
                 ),
-                ("last_due_at", django_delayq.models.fields.UTCDateTimeField(null=True)),
-                ("next_due_at", django_delayq.models.fields.UTCDateTimeField(null=True)),
+                ("last_due_at", django_delayq.models.columns.UTCDateTimeField(null=True)),
+                ("next_due_at", django_delayq.models.columns.UTCDateTimeField(null=True)),
                 ("last_status", models.CharField(blank=True, default="", max_length=16)),
-                ("last_outcome_at", django_delayq.models.fields.UTCDateTimeField(null=True)),
+                ("last_outcome_at", django_delayq.models.columns.UTCDateTimeField(null=True)),
                 ("last_lag_ms", models.BigIntegerField(null=True)),
-                ("last_finished_at", django_delayq.models.fields.UTCDateTimeField(null=True)),
-                ("busy_from", django_delayq.models.fields.UTCDateTimeField(null=True)),
+                ("last_finished_at", django_delayq.models.columns.UTCDateTimeField(null=True)),
+                ("busy_from", django_delayq.models.columns.UTCDateTimeField(null=True)),
                 ("failing_streak", models.PositiveIntegerField(default=0)),
                 ("run_count", models.PositiveIntegerField(default=0)),
                 (
@@ -533,7 +533,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("condition_reason", models.CharField(blank=True, default="", max_length=500)),
-                ("pruned_until", django_delayq.models.fields.UTCDateTimeField(null=True)),
+                ("pruned_until", django_delayq.models.columns.UTCDateTimeField(null=True)),
                 ("mirrored_digest", models.CharField(blank=True, default="", max_length=64)),
             ],
             options={

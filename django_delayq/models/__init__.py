@@ -11,9 +11,8 @@ from django.apps import apps
 from .alert import Alert
 from .control import Control, explain_wait
 from .kept import Definition
-from .overview import Overview
 from .queryset import ScheduleQuerySet
-from .records import Output, Rollup, Tombstone
+from .records import Output, Overview, Rollup, Tombstone
 from .run import Origin, Run, RunQuerySet, Status
 from .schedule import Schedule
 from .state import Condition, ScheduleState

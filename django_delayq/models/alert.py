@@ -7,7 +7,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..recurrence.point import utcnow
-from .fields import UTCDateTimeField
+from .columns import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 
 

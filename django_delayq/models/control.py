@@ -14,7 +14,7 @@ from ..calls.registry import current_name, get_task
 from ..conf import get_config
 from ..exceptions import UnknownTask
 from ..recurrence.point import utcnow
-from .fields import UTCDateTimeField
+from .columns import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 
 

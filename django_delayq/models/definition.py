@@ -22,7 +22,7 @@ from ..recurrence import Cron, Recurrence
 from ..recurrence.phrases import offer
 from ..recurrence.point import utcnow
 from ..recurrence.zone import get_zone
-from .fields import fields_of
+from .columns import fields_of
 
 if TYPE_CHECKING:
     from .schedule import Schedule

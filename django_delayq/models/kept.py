@@ -16,7 +16,7 @@ from django.db import models, transaction
 from django.db.models import OuterRef, Subquery
 
 from ..recurrence.point import utcnow
-from .fields import UTCDateTimeField, from_json, to_json, values_of
+from .columns import UTCDateTimeField, from_json, to_json, values_of
 from .primary import PrimaryModel, PrimaryQuerySet
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Definition(PrimaryModel):
             row: Schedule | None = rows.filter(pk=self.schedule_id).first()
             if row is None:
                 return False
-            current, then = values_of(row), from_json(model, self.values)
+            current, then = values_of(row), from_json(self.values)
             changed = [name for name in then if name not in SWITCH_FIELDS and then[name] != current[name]]
             return write(row, {name: then[name] for name in changed}, by)
 

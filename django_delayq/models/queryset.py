@@ -9,10 +9,9 @@ from django.db.models import F, QuerySet
 
 from ..recurrence.point import utcnow
 from ..signals import definitions_changed, definitions_deleted
-from .fields import own_fields
+from .columns import own_fields
 from .kept import MOST_AT_ONCE, Definition
-from .locks import lock_to_delete, locked
-from .primary import PrimaryQuerySet
+from .primary import PrimaryQuerySet, lock_to_delete, locked
 from .records import Tombstone
 from .state import Condition
 from .tag import Tag
@@ -128,7 +127,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     update.alters_data = True  # type: ignore[attr-defined]
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete like Django's, including running schedules. See `locks.py`, Note [Order of locks]."""
+        """Delete like Django's, including running schedules. See `primary.py`, Note [Order of locks]."""
         with transaction.atomic(using=self.db):
             lock_to_delete(self._schedules().filter(pk__in=self.order_by().values("pk")))
             self.gone: list[tuple[int, str, int]] = []  # filled by the receiver of `post_delete`

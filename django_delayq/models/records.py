@@ -1,4 +1,4 @@
-"""Records beside schedules and runs: output, counts and deletions."""
+"""Records beside schedules and runs: output, counts and deletions; and the admin's overview page, which has no rows."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..recurrence.point import utcnow
-from .fields import UTCDateTimeField
+from .columns import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 from .versions import now_generation
 
@@ -88,3 +88,26 @@ class Tombstone(PrimaryModel):
                 for pk, queue, generation in entries
             ]
         )
+
+
+class NoRows(models.Manager["Overview"]):
+    """There is no table to read."""
+
+    def get_queryset(self) -> "models.QuerySet[Overview]":
+        return super().get_queryset().none()
+
+
+class Overview(models.Model):
+    """The overview page, listed by the admin among the models. Users with `view_schedule` may view it."""
+
+    objects = NoRows()
+
+    class Meta:
+        managed = False
+        base_manager_name = "objects"
+        default_permissions = ()
+        verbose_name = _("at a glance")
+        verbose_name_plural = _("at a glance")
+
+    def __str__(self) -> str:
+        return str(self._meta.verbose_name)

@@ -4,7 +4,7 @@ A row with an outcome changes only if its job is retried or its failure is dismi
 """
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -12,11 +12,8 @@ from django.utils.translation import gettext_lazy as _
 from ..calls.results import result_id
 from ..conf import rules
 from ..recurrence.point import utcnow
-from .fields import UTCDateTimeField
+from .columns import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
-
-if TYPE_CHECKING:
-    from .schedule import Schedule
 
 
 class Origin(models.TextChoices):
@@ -70,7 +67,45 @@ class RunQuerySet(PrimaryQuerySet["Run"]):
         return bool(runs.filter(stop_requested_at=None).update(**values)) or runs.exists()
 
 
-class Run(PrimaryModel):
+class RunProperties:
+    """What follows from the columns of a run. Mixin for `Run` and for the workers' rows."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, schedule: Any, due_at: datetime, **values: Any) -> Self:
+        """Return an unsaved row of this schedule with its present definition; `values` take precedence."""
+        same = {name: getattr(schedule, name) for name in ("task", "queue", "generation", "priority")}
+        new: Any = cls
+        made: Self = new(schedule_id=schedule.pk, schedule_name=schedule.name, due_at=due_at, **{**same, **values})
+        return made
+
+    @property
+    def title(self: Any) -> str:
+        """The name of the schedule, or the task of a job."""
+        return str(self.schedule_name or self.task)
+
+    @property
+    def is_job(self: Any) -> bool:
+        return bool(self.token)
+
+    @property
+    def result_id(self: Any) -> str:
+        """The id of a job's result; '' for other runs."""
+        return result_id(self.pk, self.token) if self.token else ""
+
+    @property
+    def lag(self: Any) -> timedelta | None:
+        """Time from due point to claim; None before the claim, and for backfills, which are late on purpose."""
+        return None if self.claimed_at is None or self.origin == Origin.BACKFILL else self.claimed_at - self.due_at
+
+    @property
+    def duration(self: Any) -> timedelta | None:
+        """Duration of the last attempt; None before its end."""
+        return None if self.started_at is None or self.finished_at is None else self.finished_at - self.started_at
+
+
+class Run(RunProperties, PrimaryModel):
     """The outcome of one due point, of a skipped stretch, of a requested run, or of a job.
 
     A job has no schedule: the row has its call, `due_at` is its earliest start, and the outcome is kept until
@@ -168,23 +203,6 @@ class Run(PrimaryModel):
     def __str__(self) -> str:
         return f"{self.title} {self.due_at:%Y-%m-%d %H:%M:%S} UTC {self.status}"
 
-    @property
-    def title(self) -> str:
-        """The name of the schedule, or the task of a job."""
-        return self.schedule_name or self.task
-
-    @property
-    def result_id(self) -> str:
-        """The id of a job's result; '' for other runs."""
-        return result_id(self.pk, self.token) if self.token else ""
-
-    @classmethod
-    def of(cls, schedule: "Schedule", due_at: datetime, **values: Any) -> Self:
-        """Return an unsaved row of this schedule with its present definition; `values` take precedence."""
-        same = {name: getattr(schedule, name) for name in ("task", "queue", "generation", "priority")}
-        values = {**same, **values}
-        return cls(schedule_id=schedule.pk, schedule_name=schedule.name, due_at=due_at, **values)
-
     def cancel(self, by: str = "") -> bool:
         """Request a stop of its execution; `by` names the user. False if it has already ended.
 
@@ -194,14 +212,3 @@ class Run(PrimaryModel):
         once it has run for a second.
         """
         return Run.objects.filter(pk=self.pk).request_stop(by)
-
-    @property
-    def lag(self) -> timedelta | None:
-        """Time from due point to claim; None before the claim, and for backfills, which are late on purpose."""
-        return None if self.claimed_at is None or self.origin == Origin.BACKFILL else self.claimed_at - self.due_at
-
-    @property
-    def duration(self) -> timedelta | None:
-        """Duration of the last attempt; None before its end."""
-        started: datetime | None = self.started_at
-        return None if started is None or self.finished_at is None else self.finished_at - started

@@ -12,11 +12,10 @@ from ..conf.alerts import LONGEST
 from ..recurrence.point import utcnow
 from ..recurrence.policy import Recurring
 from ..recurrence.preview import PreviewPoint, preview
+from .columns import UTCDateTimeField, own_fields
 from .definition import clean_definition, find_doubt
-from .fields import UTCDateTimeField, own_fields
 from .kept import SWITCH_FIELDS, Definition
-from .locks import lock_to_delete
-from .primary import PrimaryModel
+from .primary import PrimaryModel, lock_to_delete
 from .queryset import ScheduleQuerySet
 from .records import Tombstone
 from .versions import BOOKKEEPING_FIELDS, next_version, now_generation
@@ -233,7 +232,7 @@ class Schedule(Recurring, PrimaryModel):
             Definition.objects.using(using).keep([old], {old.pk: self.generation}, by)
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
-        """Delete, even while it runs: no new run starts, Redis follows. `locks.py`, Note [Order of locks]."""
+        """Delete, even while it runs: no new run starts, Redis follows. `primary.py`, Note [Order of locks]."""
         using = using or router.db_for_write(type(self), instance=self)
         if keep_parents and self._meta.concrete_model is not Schedule:  # delete only the row of the subclass
             return super().delete(using=using, keep_parents=True)

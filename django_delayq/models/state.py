@@ -3,7 +3,7 @@
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import UTCDateTimeField
+from .columns import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 
 

@@ -21,7 +21,7 @@ from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Greatest
 
 from ..recurrence.point import utcnow
-from .fields import UTCDateTimeField
+from .columns import UTCDateTimeField
 
 TIMING_FIELDS = frozenset((
     "kind", "cron", "every", "every_from", "at", "timezone", "dst_gap", "dst_overlap", "start_at", "end_at", "max_runs",

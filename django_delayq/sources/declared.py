@@ -28,7 +28,7 @@ from ..calls import registry
 from ..calls.decorators import Declared, made
 from ..models import Schedule
 from ..models.differences import RECURRENCE, SWITCH, Values, declared_schedule, differing, shown, values_for, values_of
-from ..models.locks import locked
+from ..models.primary import locked
 from ..recurrence.point import utcnow
 
 

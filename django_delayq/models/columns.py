@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.apps import apps
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Field, JSONField, Model
@@ -60,8 +61,6 @@ class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
 
 
 Values = Mapping[str, Any]
-
-
 #: The model whose fields form a definition. Fields that a subclass adds do not belong to it.
 SCHEDULE = "django_delayq.Schedule"
 
@@ -87,10 +86,10 @@ def to_json(values: Values) -> dict[str, Any]:
     return {name: _as_text(value) for name, value in values.items()}
 
 
-def from_json(model: type[Model], stored: Values) -> dict[str, Any]:
-    """Return the value of every field; a field that is not stored gets its default."""
+def from_json(stored: Values) -> dict[str, Any]:
+    """Return the value of every editable field; a field that is not stored gets its default."""
     values: dict[str, Any] = {}
-    for name, field in fields_of(model).items():
+    for name, field in fields_of(apps.get_model(SCHEDULE)).items():
         value = stored[name] if name in stored else field.get_default()
         values[name] = value if isinstance(field, JSONField) else _in_utc(field.to_python(value))
     return values
