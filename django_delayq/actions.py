@@ -24,6 +24,7 @@ from .calls import tracing
 from .exceptions import InvalidArguments
 from .ledger import chain
 from .models import Control, Origin, Run, Schedule, Status
+from .models.primary import locked
 from .models.run import OPEN
 from .recurrence import from_ms, to_ms
 from .recurrence.point import MICROSECOND, MILLISECOND, as_utc, utcnow
@@ -55,15 +56,19 @@ def run_now(schedule: Schedule, *, now: datetime | None = None) -> Run:
 def run_each_now(schedules: Iterable[Schedule], *, now: datetime | None = None) -> list[Run]:
     """Request one run of each schedule like `run_now`; after an exception, none is requested."""
     using, at = ledger.database(), from_ms(to_ms(now or utcnow()))
-    values = {"origin": Origin.MANUAL, "apart": True, "status": Status.QUEUED, "options": tracing.as_options()}
     rows = list(dict.fromkeys(schedules))
     for later in range(TRIES):
         with suppress(IntegrityError):  # another request has used the same ms
-            return _insert_orders([Run.of(row, at + later * MILLISECOND, **values) for row in rows], using)
-    return _insert_orders([Run.of(row, at + TRIES * MILLISECOND, **values) for row in rows], using)
+            return _insert([_request(row, at + later * MILLISECOND, Origin.MANUAL) for row in rows], using)
+    return _insert([_request(row, at + TRIES * MILLISECOND, Origin.MANUAL) for row in rows], using)
 
 
-def _insert_orders(runs: list[Run], using: str) -> list[Run]:
+def _request(schedule: Schedule, due_at: datetime, origin: Origin, **values: Any) -> Run:
+    values |= {"origin": origin, "apart": True, "status": Status.QUEUED, "options": tracing.as_options()}
+    return Run.of(schedule, due_at, **values)
+
+
+def _insert(runs: list[Run], using: str) -> list[Run]:
     with transaction.atomic(using=using):
         Run._base_manager.using(using).bulk_create(runs)
         sync.put_after_commit(runs, using=using)
@@ -90,27 +95,21 @@ def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int =
     schedule is paused or busy, possibly concurrently, do not count for `max_runs`, and move neither `last_due_at` nor
     the next due point. After an exception, none is requested. Concurrent backfills request each point once.
 
-    Raises:
-        InvalidArguments: More points than `limit`, all pruned, or no possible backfill; the message says what to do.
-        InvalidRecurrence: The schedule has no usable recurrence.
-        ValueError: An instant is naive.
+    Raises: See `plan_backfill`.
     """
     using = ledger.database()
     current, plan = _plan(schedule, start, end, limit)
     points = [item.due_at for item in plan if not item.left_out]
-    now = from_ms(to_ms(utcnow()))
-    values = {
-        "origin": Origin.BACKFILL, "apart": True, "status": Status.QUEUED, "options": tracing.as_options(),
-    }  # fmt: skip
-    rows = [  # dated in sequence: Redis offers them by date
-        Run.of(current, point, created_at=now - (len(points) - index) * MILLISECOND, **values)
-        for index, point in enumerate(points)
-    ]
+    own = Schedule._base_manager.using(using).filter(pk=current.pk)
     with transaction.atomic(using=using):
-        pruned = ledger.lock_horizon(current.pk, using)  # may have risen since the plan
-        runs = _insert([run for run in rows if pruned is None or run.due_at > pruned], using)
-        sync.put_after_commit(runs, using=using)
-    return runs
+        locked(own).first()  # no pruning and no other backfill of it from here on; some may have been since the plan
+        pruned = own.values_list("state__pruned_until", flat=True).first()
+        rows = Run._base_manager.using(using).filter(schedule_id=current.pk, origin=Origin.BACKFILL)
+        known = set(rows.filter(due_at__gte=start, due_at__lte=end).values_list("due_at", flat=True))
+        points = [point for point in points if point not in known and (pruned is None or point > pruned)]
+        first = from_ms(to_ms(utcnow())) - len(points) * MILLISECOND  # dated in sequence: Redis offers them by date
+        dates = {point: first + number * MILLISECOND for number, point in enumerate(points)}
+        return _insert([_request(current, point, Origin.BACKFILL, created_at=dates[point]) for point in points], using)
 
 
 def _plan(schedule: Schedule, start: datetime, end: datetime, limit: int) -> tuple[Schedule, list[Candidate]]:
@@ -204,26 +203,6 @@ def _read_ledger(schedule: Schedule, points: list[datetime]) -> tuple[dict[datet
                 own |= dict.fromkeys(stretch, Status.SKIPPED.value)
             own[due_at] = status
     return own, backfilled
-
-
-def _insert(runs: list[Run], using: str) -> list[Run]:
-    """Insert these rows and return them, without those that another process has just inserted.
-
-    Raises:
-        IntegrityError: The table refuses a row for another reason.
-    """
-    try:
-        with transaction.atomic(using=using):
-            return Run._base_manager.using(using).bulk_create(runs)
-    except IntegrityError:
-        if len(runs) == 1:
-            same = {name: getattr(runs[0], name) for name in ("schedule_id", "origin", "due_at")}
-            if not Run._base_manager.using(using).filter(**same).exists():
-                raise
-            return []
-    for run in runs:
-        run.pk, run._state.adding = None, True
-    return [inserted for run in runs for inserted in _insert([run], using)]
 
 
 def pause(queue: str = "", *, task: str = "", reason: str = "", until: datetime | None = None, by: str = "") -> Control:

@@ -34,7 +34,6 @@ from .reading import (
 from .recording import (
     close_abandoned,
     close_orphan,
-    lock_horizon,
     record,
     settle_state,
     start,
@@ -61,7 +60,7 @@ __all__ = [
     "close_abandoned", "close_orphan", "count_failed_jobs", "count_open_apart", "count_prunable", "count_up_to",
     "count_values", "database", "delete_job", "find", "find_job", "find_prunable", "find_schedule", "forget_hours",
     "held_back", "keep_former", "leave_locked", "load_abandoned", "load_oldest_open", "load_open_rows",
-    "load_queued", "load_runs", "load_schedules", "load_waiting", "lock_free", "lock_horizon", "merge_minutes",
+    "load_queued", "load_runs", "load_schedules", "load_waiting", "lock_free", "merge_minutes",
     "move_job", "open_apart", "open_pages", "prune", "prune_expired", "prune_outputs", "read_held_back",
     "read_rollup_rows", "read_rollups", "read_stop_requests", "reader", "record", "retry_job", "settle_state",
     "start", "taken_by", "undo_start", "version_of", "with_status", "write_states", "writer", "writing",

@@ -40,7 +40,6 @@ from django.db import DatabaseError, DataError, IntegrityError, connections, tra
 from ..calls.side_channels import note_failure
 from ..exceptions import InvalidRecurrence
 from ..models import Condition, Origin, Output, Run, Schedule, ScheduleState, Status
-from ..models.primary import locked
 from ..models.run import OPEN
 from ..recurrence.point import utcnow
 from . import chain
@@ -107,12 +106,6 @@ def take_back_pruned(inserted: Iterable[RunRow], states: Mapping[int, StateRow],
     if pruned:
         Run._base_manager.using(using).filter(pk__in=pruned).delete()
     return pruned
-
-
-def lock_horizon(schedule_pk: int, using: str) -> datetime | None:
-    """Return the instant up to which a schedule's history is pruned, locked until the transaction ends."""
-    states = locked(ScheduleState._base_manager.using(using).filter(pk=schedule_pk))
-    return states.values_list("pruned_until", flat=True).first()
 
 
 def _reaches(horizon: datetime | None, run: RunRow) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import F, QuerySet
 
 from ..recurrence.point import utcnow
@@ -55,25 +55,14 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     def used(self, most: int, *only: str) -> dict[str, list[str]]:
         """Return up to `most` queues, tasks and tags (keys "queue", "task" and "tag") of all schedules.
 
-        `only` selects keys. Costs one index step per name; ignores filters of this queryset.
+        `only` selects keys. Ignores filters of this queryset.
         """
-        own = self._schedules().model
-        names: dict[str, list[str]] = {name: [] for name in only or ("queue", "task", "tag")}
-        quote, found, parts = connections[self.db].ops.quote_name, [], []
-        for what, model, column in (("queue", own, "queue"), ("task", own, "task"), ("tag", Tag, "name")):
-            if what not in names:
-                continue
-            table, column = quote(model._meta.db_table), quote(column)
-            found.append(
-                f"{what}s AS (SELECT MIN({column}) AS name, 1 AS n FROM {table} UNION ALL SELECT "  # noqa: S608 - ours
-                f"(SELECT MIN({column}) FROM {table} WHERE {column} > {what}s.name), n + 1 FROM {what}s "
-                "WHERE name IS NOT NULL AND n < %s)"
-            )
-            parts.append(f"SELECT '{what}', name FROM {what}s WHERE name IS NOT NULL")  # noqa: S608
-        with connections[self.db].cursor() as cursor:
-            cursor.execute(f"WITH RECURSIVE {', '.join(found)} {' UNION ALL '.join(parts)}", [most] * len(names))
-            for what, name in cursor.fetchall():
-                names[what].append(name)
+        schedules, names = self._schedules(), {}
+        sources: dict[str, QuerySet[Any]] = {"queue": schedules, "task": schedules, "tag": Tag.objects.using(self.db)}
+        for what in only or sources:
+            column = "name" if what == "tag" else what
+            found = sources[what].order_by(column).values_list(column, flat=True).distinct()
+            names[what] = list(found[:most])
         return names
 
     def _schedules(self) -> "QuerySet[Schedule]":
