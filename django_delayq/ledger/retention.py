@@ -1,10 +1,9 @@
 """Decides which rows of the ledger to prune, finds them and deletes them in small batches. Never decides when.
 
 Note [The walk]
-The walk visits schedules by primary key, and the rows of each by the unique index, oldest first. One query per page
-of schedules returns the oldest row of each that could be pruned, and the next key that any row has: deleted schedules
-are found in the gaps. To continue a walk, a caller passes the last schedule that was done. Rows are read once, a page
-at a time, and checked one by one: no statement takes long, however many rows are kept.
+The walk visits the schedules that have rows, also deleted ones, by primary key, and the rows of each by the unique
+index, oldest first. To continue a walk, a caller passes the last schedule that was done. Rows are read once, a page at
+a time, so that no statement takes long, however many rows are kept.
 
 Note [What is never pruned]
 Rows without an outcome, the newest outcome of each schedule's chain, and rows whose pruning cannot be noted in
@@ -15,10 +14,10 @@ deleted schedule, as nothing can be recorded without it.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from django.db.models import Case, DateTimeField, Exists, OuterRef, Q, QuerySet, Subquery, Value, When
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from .. import conf
 from ..models import Origin, Output, Run, Schedule, ScheduleState
@@ -27,7 +26,6 @@ from .bulk import database, writer, writing
 from .jobs import find_expired
 from .locks import leave_locked, lock_free
 from .recording import lock_states
-from .rows import StateRow
 
 #: Outcomes younger than this are kept in any case, for users who look at recent runs.
 YOUNG = timedelta(minutes=10)
@@ -44,7 +42,7 @@ class OldRun(NamedTuple):
     last_due_at: datetime | None
     origin: str
     status: str
-    finished_at: datetime | None
+    finished_at: datetime
     task: str
 
     @property
@@ -64,14 +62,9 @@ class Rule(NamedTuple):
     before: Mapping[str, datetime] = {}
     newest: int = 0
 
-    def goes(self, run: OldRun) -> bool:
-        """Return True if a row that is not among the newest is old enough. Rows without an outcome never are."""
-        before = self.before.get(run.status)
-        return before is not None and run.finished_at is not None and run.finished_at < before
-
     @property
     def aged(self) -> Q:
-        """The same as a condition, without `newest`. A run ends after its due point, which is in an index."""
+        """The condition without `newest`. A run ends after its due point, which is in an index."""
         ended = Q()
         for status, before in self.before.items():
             ended |= Q(status=status, finished_at__lt=before)
@@ -79,10 +72,8 @@ class Rule(NamedTuple):
 
     def late(self, run: OldRun, now: datetime) -> float:
         """Return for how many seconds a row could have been pruned; 0 if newer runs, not its age, allow it."""
-        before = self.before.get(run.status)
-        if before is None or before >= now - YOUNG or run.finished_at is None:
-            return 0.0
-        return (before - run.finished_at).total_seconds()
+        before = self.before[run.status]
+        return 0.0 if before >= now - YOUNG else (before - run.finished_at).total_seconds()
 
 
 def rule_of(keep: str, keep_last: int | None, now: datetime) -> Rule:
@@ -98,18 +89,9 @@ def rule_of(keep: str, keep_last: int | None, now: datetime) -> Rule:
     return Rule() if keep else Rule(before)  # also for unknown or missing values, as SQL may write them
 
 
-def may_go(run: OldRun, state: StateRow | None) -> bool:
-    """Return True if the pruning of a row can be noted. See Note [What is never pruned]."""
-    if not run.noted:
-        return True
-    return state is not None and state.last_due_at is not None and run.until <= state.last_due_at
-
-
-#: Maximum rows per query and per transaction; maximum schedules per transaction.
-PRUNE_BATCH, _MOST_SCHEDULES = 1000, 100
-#: Schedules per query.
-_PAGE = 500
-_NO_KEY, LAST_KEY, _EARLIEST = 0, 2**63 - 1, datetime.min.replace(tzinfo=UTC)
+#: Maximum rows per query and per transaction; maximum schedules per batch.
+PRUNE_BATCH, MOST_SCHEDULES = 1000, 100
+LAST_KEY = 2**63 - 1
 
 
 class Batch(NamedTuple):
@@ -127,102 +109,55 @@ class Pruned(NamedTuple):
     left: int
 
 
-class _Part(NamedTuple):
-    """A schedule, perhaps a deleted one, and where the walk through its rows begins; None if none can go."""
-
-    key: int
-    rule: Rule = Rule()
-    begin: datetime | None = None
-    deleted: bool = False
-
-
-def find_prunable(now: datetime, after: int = _NO_KEY) -> Iterator[Batch]:
+def find_prunable(now: datetime, after: int = 0) -> Iterator[Batch]:
     """Yield batches of the rows to be pruned of the schedules after this key. Some are empty. See Note [The walk]."""
-    found, keys, done = list[OldRun](), set[int](), after
-    steps, late = 0, 0.0
-    for part in _parts(now, after):
-        for rows in _chosen(part):
-            if found and len(found) + len(rows) > PRUNE_BATCH:
+    found, visited, done, late = list[OldRun](), 0, after, 0.0
+    for key, rule, pages in _walk(now, after):
+        for rows in pages:
+            if len(found) + len(rows) > PRUNE_BATCH:
                 yield Batch(found, done, late)
-                found, keys, steps, late = [], set(), 0, 0.0
-            found, steps = found + rows, steps + 1
-            keys.add(part.key)
-            late = max([late, *(part.rule.late(row, now) for row in rows)])
-        done, steps = part.key, steps + 1
-        if len(keys) >= _MOST_SCHEDULES or steps >= _PAGE:
+                found, visited, late = [], 0, 0.0
+            found = found + rows
+            late = max(late, *(rule.late(row, now) for row in rows))
+        done, visited = key, visited + 1
+        if visited == MOST_SCHEDULES:
             yield Batch(found, done, late)
-            found, keys, steps, late = [], set(), 0, 0.0
+            found, visited, late = [], 0, 0.0
     yield Batch(found, LAST_KEY, late)
+
+
+def _walk(now: datetime, after: int) -> Iterator[tuple[int, Rule, Iterator[list[OldRun]]]]:
+    """Yield the schedules after this key that have rows, with pages of those to be pruned."""
+    runs = _runs().order_by("schedule_id", "due_at", "origin").values_list("schedule_id", "due_at")
+    keeps = Schedule._base_manager.using(database()).values_list("keep", "keep_last")
+    while oldest := runs.filter(schedule_id__gt=after).first():
+        after, due_at = oldest
+        stored = keeps.filter(pk=after).first()
+        rule = rule_of(*(stored or ("", None)), now)
+        aged = rule.before and due_at < max(rule.before.values())
+        yield after, rule, _pages(after, rule, deleted=stored is None) if aged else iter(())
+
+
+def _pages(schedule: int, rule: Rule, *, deleted: bool) -> Iterator[list[OldRun]]:
+    rows = _runs().filter(rule.aged, schedule_id=schedule).order_by("due_at", "origin")
+    decided = _runs().filter(schedule_id=schedule, status__in=sorted(OUTCOMES)).order_by("-due_at", "-origin")
+    if rule.newest:
+        end = decided.values_list("due_at", "origin")[rule.newest : rule.newest + 1].first()
+        if end is None:
+            return
+        rows = rows.filter(due_at__lte=end[0]).exclude(due_at=end[0], origin__gt=end[1])
+    newest = decided.filter(origin=Origin.DUE).values_list("pk", flat=True).first()
+    if newest is not None and not deleted:
+        rows = rows.exclude(pk=newest)
+    following = rows
+    while page := [OldRun(*row) for row in following.values_list(*OldRun._fields)[:PRUNE_BATCH]]:
+        yield page
+        last = page[-1]
+        following = rows.filter(due_at__gte=last.due_at).exclude(due_at=last.due_at, origin__lte=last.origin)
 
 
 def _runs() -> QuerySet[Run]:
     return Run._base_manager.using(database())
-
-
-def _parts(now: datetime, after: int) -> Iterator[_Part]:
-    """Yield the schedules after this key, including deleted ones if the settings limit the age of rows."""
-    rule = rule_of("", None, now)
-    following: int | None = _NO_KEY if rule.before else None  # the next key that has rows, if known
-    while page := list(_asked(now, after)):
-        for pk, keep, keep_last, oldest, follows in page:
-            if following is not None and following < pk:
-                yield from _deleted(rule, after, pk)
-            own = rule_of(keep, keep_last, now)
-            yield _Part(pk, own, _EARLIEST if own.newest else oldest)
-            after, following = pk, follows
-    if following is not None:
-        yield from _deleted(rule, after, LAST_KEY)
-
-
-def _asked(now: datetime, after: int) -> QuerySet[Any, Any]:
-    """Return a page: key, `keep`, `keep_last`, the oldest row that is old enough, the next key with rows."""
-    when = []
-    for keep in ("", Schedule.Keep.FAILURES):
-        rule = rule_of(keep, None, now)
-        if rule.before:
-            old = _runs().filter(rule.aged, schedule_id=OuterRef("pk")).order_by("due_at", "origin")
-            when.append(When(keep=keep, then=Subquery(old.values("due_at")[:1])))
-    unknown = Value(None, DateTimeField())
-    nexts = _runs().filter(schedule_id__gt=OuterRef("pk")).order_by("schedule_id", "due_at", "origin")
-    follows: Any = Subquery(nexts.values("schedule_id")[:1]) if rule_of("", None, now).before else unknown
-    rows = Schedule._base_manager.using(database()).filter(pk__gt=after).order_by("pk")
-    oldest: Any = Case(*when, default=unknown) if when else unknown
-    return rows.values_list("pk", "keep", "keep_last", oldest, follows)[:_PAGE]
-
-
-def _deleted(rule: Rule, after: int, before: int) -> Iterator[_Part]:
-    while True:
-        rows = _runs().filter(schedule_id__gt=after, schedule_id__lt=before)
-        first = rows.order_by("schedule_id", "due_at", "origin").values_list("schedule_id", "due_at").first()
-        if first is None:
-            return
-        after, begin = first
-        yield _Part(after, rule, begin, deleted=True)
-
-
-def _chosen(part: _Part) -> Iterator[list[OldRun]]:
-    if part.begin is None:
-        return
-    decided = _runs().filter(schedule_id=part.key, status__in=sorted(OUTCOMES)).order_by("-due_at", "-origin")
-    end = None
-    if part.rule.newest:
-        end = decided.values_list("due_at", "origin")[part.rule.newest : part.rule.newest + 1].first()
-        if end is None:
-            return
-    rows = _runs().filter(schedule_id=part.key).order_by("due_at", "origin").values_list(*OldRun._fields)
-    rows = rows.filter(due_at__lte=end[0]) if end else rows.filter(due_at__lt=max(part.rule.before.values()))
-    spared = None if part.deleted else decided.filter(origin=Origin.DUE).values_list("pk", flat=True).first()
-    begin, last = part.begin, (part.begin, "")
-    while page := [OldRun(*row) for row in rows.filter(due_at__gte=begin)[:PRUNE_BATCH]]:
-        yield [
-            row
-            for row in page
-            if last < (row.due_at, row.origin) and (end is None or (row.due_at, row.origin) <= end)
-            and row.pk != spared and part.rule.goes(row)
-        ]  # fmt: skip
-        if len(page) < PRUNE_BATCH:
-            return
-        begin, last = page[-1].due_at, (page[-1].due_at, page[-1].origin)
 
 
 def prune(rows: Sequence[OldRun]) -> Pruned:
@@ -238,7 +173,8 @@ def prune(rows: Sequence[OldRun]) -> Pruned:
         return Pruned([], 0)
     with writing(using):
         generations, states, taken = lock_states({row.schedule_id for row in rows}, using)
-        going = [row for row in rows if row.schedule_id not in taken and _may_go(row, generations, states)]
+        lasts = {pk: states[pk].last_due_at if pk in states else None for pk in generations}
+        going = [row for row in rows if row.schedule_id not in taken and _may_go(row, lasts)]
         free, locked = lock_free(Run, [row.pk for row in going], using)
         gone = [row for row in going if row.pk in free]
         delete_with_outputs(free, using)
@@ -246,23 +182,25 @@ def prune(rows: Sequence[OldRun]) -> Pruned:
         for row in gone:
             state = states.get(row.schedule_id)
             if row.noted and state is not None:
-                known = horizons.get(row.schedule_id) or state.pruned_until or row.until
-                horizons[row.schedule_id] = max(known, row.until)
+                state.pruned_until = horizons[state.schedule_id] = max(state.pruned_until or row.until, row.until)
         writer(ScheduleState, ("schedule_id", "pruned_until"), using).update(sorted(horizons.items()))
     return Pruned(gone, len(locked) + sum(row.schedule_id in taken for row in rows))
 
 
-def _may_go(row: OldRun, generations: dict[int, int], states: dict[int, StateRow]) -> bool:
-    return row.schedule_id not in generations or may_go(row, states.get(row.schedule_id))
-
-
 def count_prunable(batch: Batch) -> list[OldRun]:
     """Return the rows of a batch that `prune` would delete if nothing is locked."""
-    using = database()
     pks = {row.schedule_id for row in batch.rows}
-    lasts = dict(Schedule._base_manager.using(using).filter(pk__in=pks).values_list("pk", "state__last_due_at"))
-    states = {pk: StateRow(pk, last) for pk, last in lasts.items()}
-    return [row for row in batch.rows if row.schedule_id not in lasts or may_go(row, states[row.schedule_id])]
+    schedules = Schedule._base_manager.using(database()).filter(pk__in=pks)
+    lasts = dict(schedules.values_list("pk", "state__last_due_at"))
+    return [row for row in batch.rows if _may_go(row, lasts)]
+
+
+def _may_go(run: OldRun, lasts: Mapping[int, datetime | None]) -> bool:
+    """Return True if a row's pruning can be noted; `lasts`: `last_due_at` by schedule. Note [What is never pruned]."""
+    if not run.noted or run.schedule_id not in lasts:
+        return True
+    last = lasts[run.schedule_id]
+    return last is not None and run.until <= last
 
 
 def delete_with_outputs(pks: Collection[int], using: str) -> None:

@@ -178,8 +178,7 @@ def test_a_stretch_raises_the_horizon_to_its_end_and_a_run_now_raises_none(keep)
 def test_batches_and_pages_of_any_size_find_each_row_once(keep, monkeypatch, size):
     keep(30)
     monkeypatch.setattr(retention, "PRUNE_BATCH", max(size, 4))  # three rows may have one due point
-    monkeypatch.setattr(retention, "_PAGE", size)
-    monkeypatch.setattr(retention, "_MOST_SCHEDULES", size)
+    monkeypatch.setattr(retention, "MOST_SCHEDULES", size)
     owners = [schedule(f"s{n}", **({"keep": "last", "keep_last": 3} if n == 2 else {})) for n in range(5)]
     for owner in owners:
         for days in range(40, 20, -1):
