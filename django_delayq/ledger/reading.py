@@ -24,11 +24,9 @@ _OPEN_OF_CHAIN = (
     f" AND {_TABLE}.schedule_id IS NOT NULL AND {_TABLE}.status IN ('queued', 'running', 'retrying')"
     f" AND NOT {_TABLE}.apart"
 )
-_IS_OPEN_OF_CHAIN = RawSQL(_OPEN_OF_CHAIN.removeprefix(" AND "), [], output_field=BooleanField())  # noqa: S611 - as below
+_IS_OPEN_OF_CHAIN = RawSQL(_OPEN_OF_CHAIN.removeprefix(" AND "), [], output_field=BooleanField())  # noqa: S611 - ours
 #: As in the index by status.
-_NOT_SUCCEEDED = RawSQL(  # noqa: S611 - no value of anybody's is in it
-    f"NOT ({_TABLE}.status = 'succeeded')", [], output_field=BooleanField()
-)
+_NOT_SUCCEEDED = RawSQL(f"NOT ({_TABLE}.status = 'succeeded')", [], output_field=BooleanField())  # noqa: S611 - ours
 DEFINITION = tuple(field.name for field in fields(ScheduleRow) if field.init and field.name != "state")
 STATE = tuple(field.name for field in fields(StateRow) if field.name != "stored")
 RUN = tuple(field.name for field in fields(RunRow))
@@ -137,16 +135,18 @@ def count_up_to(most: int, *questions: QuerySet[Any]) -> list[int]:
 
     Sort the rows of a query by its index: with a limit, PostgreSQL would otherwise scan the table.
     """
-    using, parts, values = database(), list[str](), list[Any]()
-    for rows in questions:
-        ordered = rows if rows.query.order_by else rows.order_by()
-        limited = ordered.using(using).values("pk")[: most + 1]
-        sql, params = limited.query.get_compiler(using).as_sql()
-        parts.append(f"(SELECT COUNT(*) FROM ({sql}) counted)")  # noqa: S608 - Django's
-        values += params
-    with connections[using].cursor() as cursor:
-        cursor.execute(f"SELECT {', '.join(parts)}", values)
+    keys, values = _limit(most + 1, [rows if rows.query.order_by else rows.order_by() for rows in questions])
+    with connections[database()].cursor() as cursor:
+        counts = ", ".join(f"(SELECT COUNT(*) FROM {each} counted)" for each in keys)  # noqa: S608 - Django's
+        cursor.execute(f"SELECT {counts}", values)
         return list(cursor.fetchone())
+
+
+def _limit(most: int, questions: Iterable[QuerySet[Any]]) -> tuple[list[str], list[Any]]:
+    """Return the SQL of the first `most` keys of each query, and the parameters of all."""
+    using = database()
+    compiled = [rows.using(using).values("pk")[:most].query.get_compiler(using).as_sql() for rows in questions]
+    return [f"({sql})" for sql, _ in compiled], [value for _, params in compiled for value in params]
 
 
 def open_apart() -> QuerySet[Run]:
@@ -177,12 +177,8 @@ def count_values(
 
     A subquery selects the keys by an index: otherwise PostgreSQL would walk all runs by primary key.
     """
-    using, parts, values = database(), list[str](), list[Any]()
-    for rows in questions:
-        sql, params = rows.using(using).values("pk")[:most].query.get_compiler(using).as_sql()
-        parts.append(f"SELECT * FROM ({sql}) counted")  # noqa: S608 - Django's
-        values += params
-    columns, found = ", ".join(names), " UNION ALL ".join(parts)
+    using, columns, (keys, values) = database(), ", ".join(names), _limit(most, questions)
+    found = " UNION ALL ".join(f"SELECT * FROM {each} counted" for each in keys)  # noqa: S608 - Django's
     sql = f"SELECT {columns}, COUNT(*) FROM ({found}) found JOIN {_TABLE} ON {_TABLE}.id = found.pk"  # noqa: S608
     if before is not None:
         sql += " WHERE created_at < %s"

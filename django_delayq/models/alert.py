@@ -12,8 +12,6 @@ from .primary import PrimaryModel, PrimaryQuerySet
 
 
 class AlertQuerySet(PrimaryQuerySet["Alert"]):
-    """Queries on alerts."""
-
     def open(self) -> "AlertQuerySet":
         """Return the problems that have not recovered, including those not reported yet."""
         return self.filter(recovered_at=None)

@@ -23,7 +23,6 @@ class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
     """
 
     def get_prep_value(self, value: Any) -> Any:
-        """Accept aware datetimes; a naive one is in the project's zone."""
         if isinstance(value, datetime) and value.tzinfo is not None:
             return value
         value = self.to_python(value)
@@ -32,7 +31,6 @@ class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
         return value
 
     def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
-        """Store UTC."""
         if not prepared:
             value = self.get_prep_value(value)
         if isinstance(value, datetime) and not use_tz():
@@ -53,11 +51,6 @@ class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
                 return value.replace(tzinfo=zone).astimezone(UTC)
             return value.replace(tzinfo=UTC)
         return value
-
-    def value_to_string(self, obj: models.Model) -> str:
-        """Serialize with the offset, so that a dump loads as the same instant."""
-        value = self.value_from_object(obj)
-        return "" if value is None else value.astimezone(UTC).isoformat()
 
 
 Values = Mapping[str, Any]

@@ -1,10 +1,9 @@
 """Former definitions of schedules: what each edit replaced, who made it, and how to restore it.
 
 Note [What is kept]
-`Schedule.save()`, `pause()`, `resume()`, the admin, syncs of declared schedules, imports, and `update()` of up to
-MOST_AT_ONCE rows keep the definition that they replace, in the transaction of the edit. `update()` of more rows,
-`bulk_create` over existing rows, `loaddata` and SQL keep nothing: an `update()` of 10,000 rows would take six times as
-long on PostgreSQL, thirty times on SQLite. So there may be a gap between two definitions; see `is_followed_by`.
+`Schedule.save()`, and `update()` of up to MOST_AT_ONCE rows, keep the definition that they replace, in the transaction
+of the edit. `update()` of more rows, which would take many times as long, `bulk_create` over existing rows, `loaddata`
+and SQL keep nothing. So there may be a gap between two definitions; see `is_followed_by`.
 
 Consecutive definitions with equal values, such as those of a program that saves unchanged rows, become one row.
 """
@@ -31,8 +30,6 @@ SWITCH_FIELDS = ("enabled", "pause_reason")
 
 
 class DefinitionQuerySet(PrimaryQuerySet["Definition"]):
-    """Former definitions."""
-
     def keep(self, replaced: Sequence["Schedule"], followed_by: Mapping[int, int], by: str = "") -> None:
         """Keep these rows, as read before the edit, and at most KEPT per schedule.
 
@@ -108,8 +105,6 @@ class Definition(PrimaryModel):
 
     def restore(self, *, by: str = "") -> bool:
         """Restore this definition, but not whether the schedule is paused; False if nothing changes.
-
-        The present definition is kept in turn.
 
         Raises:
             ValidationError: The values are no longer valid, such as a time that has passed.

@@ -1,7 +1,6 @@
 """Bulk reads and writes of schedules. Bulk writes are versioned and announced like `Schedule.save()`."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from django.db import transaction
@@ -31,10 +30,6 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     def paused(self) -> Self:
         """Return the disabled schedules."""
         return self.filter(enabled=False)
-
-    def due(self, now: datetime | None = None) -> Self:
-        """Return enabled schedules whose next due point, as last recorded in the ledger, is not after `now`."""
-        return self.enabled().filter(state__next_due_at__lte=now or utcnow())
 
     def failing(self) -> Self:
         """Return the schedules whose last run did not succeed."""

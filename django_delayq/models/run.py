@@ -46,8 +46,6 @@ OUTCOMES = frozenset(rules.OUTCOMES)
 
 
 class RunQuerySet(PrimaryQuerySet["Run"]):
-    """Queries on runs."""
-
     def open(self) -> Self:
         """Return the runs without an outcome."""
         return self.filter(status__in=sorted(OPEN))

@@ -13,21 +13,22 @@ from ..recurrence.point import utcnow
 from ..recurrence.policy import Recurring
 from ..recurrence.preview import PreviewPoint, preview
 from .columns import UTCDateTimeField, own_fields
-from .definition import clean_definition, find_doubt
+from .definition import clean_definition
 from .kept import SWITCH_FIELDS, Definition
 from .primary import PrimaryModel, lock_to_delete
 from .queryset import ScheduleQuerySet
 from .records import Tombstone
 from .versions import BOOKKEEPING_FIELDS, next_version, now_generation
 
+#: Fields that may change in a definition that is no longer valid.
+UNCHECKED_FIELDS = {"name", "description", *SWITCH_FIELDS}
+
 
 def default_timezone() -> str:
-    """Return the project's time zone."""
     return conf.project_timezone()
 
 
 def default_queue() -> str:
-    """Return the first queue that the settings name."""
     return conf.get_config().queues[0]
 
 
@@ -130,8 +131,6 @@ class Schedule(Recurring, PrimaryModel):
 
     #: The user who makes the next edit. `save()` stores it with the replaced definition, and clears it.
     changed_by = ""
-    #: How croniter's points differ from those of the last saved expression, in words.
-    doubt = ""
 
     if TYPE_CHECKING:
         from .state import ScheduleState
@@ -206,7 +205,6 @@ class Schedule(Recurring, PrimaryModel):
             if old is None:
                 self.begin_version()
                 self.clean()
-                self.doubt = find_doubt(self)
                 super().save(*args, **kwargs)
                 return
             names = {field.name for field in own_fields(type(self))} - BOOKKEEPING_FIELDS
@@ -216,9 +214,8 @@ class Schedule(Recurring, PrimaryModel):
                 self.__dict__.update({name: getattr(old, name) for name in BOOKKEEPING_FIELDS})
                 super().save(*args, **kwargs)
                 return
-            if changed & CHECKED_FIELDS:
+            if changed - UNCHECKED_FIELDS:
                 self.clean()
-            self.doubt = find_doubt(self) if "cron" in changed else ""
             if "queue" in changed:
                 Tombstone.add([(old.pk, old.queue, old.generation)], using=using)
             version = next_version(old, changed)
@@ -243,19 +240,11 @@ class Schedule(Recurring, PrimaryModel):
     delete.alters_data = True  # type: ignore[attr-defined]
 
     def preview(self, n: int, start: datetime | None = None) -> list[PreviewPoint]:
-        """Return the first `n` undecided due points after `start`, by default from now, with notes on each.
-
-        Raises:
-            InvalidRecurrence: See `recurrence`.
-        """
+        """Return the first `n` undecided due points after `start`, by default from now, with notes on each."""
         return preview(self, n, start or utcnow())
 
     def clean(self) -> None:
-        """Validate the whole definition.
-
-        Raises:
-            ValidationError: By field; each message says what to write instead.
-        """
+        """Validate the whole definition; each message says what to write instead."""
         super().clean()
         clean_definition(self)
 
@@ -277,11 +266,3 @@ class Schedule(Recurring, PrimaryModel):
         """Continue with the first due point from now on. Points during the pause are not made up for."""
         self.enabled, self.pause_reason, self.changed_by = True, "", by
         self.save(update_fields=SWITCH_FIELDS)
-
-
-#: Fields whose changes `save()` validates, as forms do.
-CHECKED_FIELDS = frozenset((
-    "task", "args", "kwargs", "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "queue",
-    "jitter", "overlap", "missed", "timeout", "backend", "priority", "keep", "keep_last", "on_success", "on_failure",
-    "expected_within", "ping_url",
-))  # fmt: skip

@@ -34,8 +34,6 @@ def read_tags(text: str) -> list[str]:
 
 
 class TagQuerySet(PrimaryQuerySet["Tag"]):
-    """Tags of schedules."""
-
     def put(self, schedule: "Schedule", names: Iterable[str]) -> list[str]:
         """Replace the tags of a schedule; return them in the form of `read_tags`.
 
@@ -51,8 +49,6 @@ class TagQuerySet(PrimaryQuerySet["Tag"]):
 
 
 class Tag(PrimaryModel):
-    """One tag of one schedule."""
-
     #: `lock_to_delete` deletes tags with the schedule; rows that SQL leaves behind do no harm.
     schedule = models.ForeignKey(
         "django_delayq.Schedule", on_delete=models.DO_NOTHING, related_name="tags", db_constraint=False, db_index=False

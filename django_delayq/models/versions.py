@@ -1,17 +1,14 @@
 """Versions of a definition. Knows the columns, not the models.
 
 Note [Generations only grow]
-Every write increases the generation. The sync compares generations, because its writes may reach Redis late and out of
-sequence. A generation is max(generation + 1, now in ms), computed from the locked row or in the UPDATE itself. `+ 1`
-puts concurrent edits in sequence whatever the clocks say; the clock exceeds the generation of a deleted schedule with
-the same key, or of a restored backup.
+The sync compares generations, because its writes may reach Redis late and out of sequence. A generation is
+max(generation + 1, now in ms), computed from the locked row or in the UPDATE itself. `+ 1` puts concurrent edits in
+sequence; the clock exceeds the generation of a deleted schedule with the same key, or of a restored backup.
 
 Note [An edit creates no past due point]
 `effective_from` is the instant of the last change of the recurrence, the window or `enabled`; only points after it
-belong to the new definition. It is compared with the locked row, or in the same UPDATE, so that neither a stale
-instance nor a concurrent edit bypasses it. `replaced_from`, set with it, is the `effective_from` of the last enabled
-definition that an edit replaced. It tells a worker with a point of an older definition that there was another one in
-between, which may have had points too.
+belong to the new definition. `replaced_from`, set with it, is the `effective_from` of the last enabled definition that
+an edit replaced: a worker with a point of an older one learns that one in between may have had points too.
 """
 
 from collections.abc import Set
@@ -55,7 +52,6 @@ def moved() -> dict[str, Any]:
 
 
 def is_expression(value: Any) -> bool:
-    """Return whether the database computes this value."""
     return hasattr(value, "resolve_expression")
 
 
