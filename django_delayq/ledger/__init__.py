@@ -3,7 +3,6 @@
 See `recording.py`, Note [Compare and set].
 """
 
-from .attempts import attempts_of, keep_former
 from .bulk import check_tables, database, reader, writer, writing
 from .jobs import add_jobs, cancel_job, count_failed_jobs, delete_job, find_job, move_job, retry_job, taken_by
 from .locks import leave_locked, lock_free
@@ -52,7 +51,7 @@ from .retention import (
     prune_outputs,
 )
 from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, read_rollup_rows, read_rollups
-from .rows import Outcome, Won, version_of
+from .rows import Outcome, Won, attempts_of, keep_former, version_of
 
 __all__ = [
     "BATCH", "LAST_KEY", "OPEN_STATUSES", "Batch", "HeldBack", "OldRun", "Outcome", "Overtaken", "Pruned", "Won",

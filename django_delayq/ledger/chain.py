@@ -17,7 +17,6 @@ from .rows import AnyRun, AnySchedule, AnyState
 
 
 def member_of(schedule_pk: int) -> str:
-    """Return the member of a schedule."""
     return f"s{schedule_pk}"
 
 
@@ -27,10 +26,7 @@ def member_of_run(run: AnyRun) -> str:
 
 
 def generation_of_run(run: AnyRun) -> int:
-    """Return a number that distinguishes a row from others with its primary key, as in a restored database.
-
-    It is the creation time in µs since the epoch, plus 1 for each retry of the job by a user.
-    """
+    """Return the creation time in µs since the epoch, plus 1 for each retry: others may have had its primary key."""
     return micros(run.created_at) + (run.generation if run.token else 0)
 
 
@@ -94,5 +90,5 @@ def exhausted_reason(schedule: AnySchedule, state: AnyState) -> str:
 
 
 def wake_of(schedule: AnySchedule, point: datetime) -> datetime:
-    """Return when a point is to be claimed: the point plus its jitter."""
+    """Return when a point is to be claimed, with its jitter."""
     return wake_at(point, schedule.jitter, schedule.name)

@@ -2,14 +2,12 @@
 
 Note [Unique keys]
 A job holds its key in a nullable column with a unique constraint, until it starts or until it ends. If the key is
-taken, the holder's row is returned instead, locked for the rest of the caller's transaction. So the holder sees what
-the caller writes: a worker that would start it finds the row locked, and tries again later. The keys of a call are
-locked in sorted order. Two transactions that take two keys in opposite order deadlock, and the database ends one of
-them.
+taken, the holder's row is returned instead, locked for the rest of the caller's transaction. So a worker that would
+start the holder waits, and it sees what the caller writes. The keys of a call are locked in sorted order. Two
+transactions that take two keys in opposite order deadlock, and the database ends one of them.
 
 Note [Beside its cause]
-A callback is put into the queue of the run that ended. One transaction writes the outcome and the callback's row, so
-a crash never leaves one without the other. A callback has no callbacks of its own.
+One transaction writes an outcome and its callback's row, so that a crash never leaves one without the other.
 """
 
 import logging
@@ -27,10 +25,9 @@ from ..calls.call import first_alias
 from ..models import Origin, Output, Run, Status
 from ..models.primary import locked
 from ..recurrence.point import utcnow
-from .attempts import keep_former
 from .bulk import database, writer
 from .reading import count_values, with_status
-from .rows import Outcome, RunRow, Won
+from .rows import Outcome, RunRow, Won, keep_former
 
 #: Columns that `enqueue()` writes; the others keep their defaults.
 NEW_JOB = (
@@ -38,19 +35,15 @@ NEW_JOB = (
     "options", "unique_key",
 )  # fmt: skip
 _values = attrgetter(*NEW_JOB)
+logger = logging.getLogger("django_delayq.worker")
 #: Columns that are read of the job that holds a unique key.
 _STANDS = ("pk", "token", "queue", "backend", "priority", "due_at", "created_at")
-#: Attempts to insert a job or find the holder of its unique key, before it is inserted without the key.
-_ROUNDS = 5
-#: Maximum rows per INSERT.
-_BATCH = 1000
+#: Attempts to insert a job or find the holder of its unique key; maximum rows per INSERT.
+_ROUNDS, _BATCH = 5, 1000
 
 
 def _jobs(using: str | None = None) -> QuerySet[Run]:
     return Run._base_manager.using(using or database()).filter(origin=Origin.JOB)
-
-
-# -- enqueueing
 
 
 def add_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
@@ -92,9 +85,6 @@ def _add_unique(row: RunRow, using: str) -> RunRow:
     return row
 
 
-# -- one job
-
-
 def find_job(pk: int, token: str) -> Run | None:
     """Return the row of a job; None if it does not exist or has expired."""
     row = _jobs().filter(pk=pk, token=token).first()
@@ -123,7 +113,7 @@ def _change(job: Run, **values: Any) -> bool:
 def retry_job(job: Run, now: datetime) -> bool:
     """Enqueue a failed job again, keeping only its history; return False if the row has changed.
 
-    A new fence keeps outcomes of older attempts from being taken for new ones. A stop request is deleted.
+    A new fence keeps outcomes of older attempts from being taken for new ones. A stop request ends.
 
     Raises:
         IntegrityError: Another job holds its unique key. Nothing was written.
@@ -161,14 +151,12 @@ def find_expired(limit: int) -> list[int]:
     return list(rows.order_by("expires_at").values_list("pk", flat=True)[:limit])
 
 
-logger = logging.getLogger("django_delayq.worker")
-
 #: The callback field for each status; other outcomes have no callback.
 _AFTER: dict[str, str] = {Status.SUCCEEDED: "on_success", Status.FAILED: "on_failure", Status.LOST: "on_failure"}
 
 
 def call_back(outcomes: Sequence[Outcome], written: Sequence[Won]) -> None:
-    """Insert the callbacks of the runs that were won, in their transaction; set `callback` in the outcomes."""
+    """Insert the callbacks of the runs that were won, in the transaction of their outcomes, and set `callback`."""
     for outcome, got in zip(outcomes, written, strict=True):
         outcome.callback = _after(outcome) if got is Won.YES else None
     rows = [outcome.callback for outcome in outcomes if outcome.callback is not None]
@@ -201,7 +189,7 @@ def _row(path: str, args: list[Any], queue: str, alias: str) -> RunRow:
 def delete_job(job: Run) -> bool:
     """Delete a job that has ended, and its output; return False if the row has changed."""
     using = job._state.db or database()
-    rows = Run._base_manager.using(using).filter(pk=job.pk, status=job.status, attempt=job.attempt, fence=job.fence)
+    rows = _jobs(using).filter(pk=job.pk, status=job.status, attempt=job.attempt, fence=job.fence)
     with transaction.atomic(using=using):
         gone = bool(rows._raw_delete(using))
         if gone:

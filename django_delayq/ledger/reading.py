@@ -81,12 +81,6 @@ def load_waiting(pks: Collection[int]) -> list[RunRow]:
     return [RunRow(**dict(zip(_WAITING, row, strict=True))) for row in rows]
 
 
-def open_chains() -> QuerySet[Run]:
-    """Return the rows of chains without an outcome. They are few, and found by the index by status."""
-    rows = Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, apart=False)
-    return rows.filter(status__in=[Status.RUNNING, Status.RETRYING])
-
-
 def load_open_rows(pks: Collection[int]) -> dict[int, list[RunRow]]:
     """Return the open rows in the chains of these schedules, by schedule, oldest first."""
     rows = [row for row in _runs("schedule", pks, _OPEN_OF_CHAIN) if row.status != Status.QUEUED]
@@ -126,7 +120,8 @@ def load_abandoned() -> list[RunRow]:
     """Return up to 1000 open rows of chains whose schedule was deleted or disabled."""
     using = database()
     enabled = Schedule._base_manager.using(using).filter(pk=OuterRef("schedule_id"), enabled=True)
-    pks = open_chains().filter(~Exists(enabled)).order_by("pk").values_list("pk", flat=True)
+    rows = Run._base_manager.using(using).filter(_NOT_SUCCEEDED, apart=False, status__in=OPEN_STATUSES[1:])
+    pks = rows.filter(~Exists(enabled)).order_by("pk").values_list("pk", flat=True)
     return list(load_runs(pks[:1000]).values())
 
 

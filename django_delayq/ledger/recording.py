@@ -43,12 +43,22 @@ from ..models import Condition, Origin, Output, Run, Schedule, ScheduleState, St
 from ..models.run import OPEN
 from ..recurrence.point import utcnow
 from . import chain
-from .attempts import attempts_of, keep_former
 from .bulk import database, reader, writer, writing
 from .jobs import call_back
 from .locks import leave_locked, lock_free, locked_by_others
 from .reading import OF_JOBS, RUN, STATE, load_schedules
-from .rows import VERSION, AnySchedule, Outcome, RunRow, ScheduleRow, StateRow, Won, version_of
+from .rows import (
+    VERSION,
+    AnySchedule,
+    Outcome,
+    RunRow,
+    ScheduleRow,
+    StateRow,
+    Won,
+    attempts_of,
+    keep_former,
+    version_of,
+)
 
 
 class Change(NamedTuple):

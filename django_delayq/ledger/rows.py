@@ -1,14 +1,18 @@
-"""Schedules, states and runs as workers read and write them: plain values, named as the models' attributes."""
+"""Schedules, states and runs as workers read and write them: plain values, named as the models' attributes.
+
+The former attempts of a run are in its column `attempts`, the last one is in the row itself.
+"""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Self
 
-from ..calls import Call
-from ..models import Condition, Origin, Run, Schedule, ScheduleState
+from ..calls import Call, history
+from ..calls.history import Attempt
+from ..models import Condition, Origin, Run, Schedule, ScheduleState, Status
 from ..models.run import RunProperties
-from ..recurrence import Recurrence
+from ..recurrence import Recurrence, to_ms
 from ..recurrence.policy import Recurring
 
 
@@ -194,3 +198,43 @@ class Outcome:
 def version_of(run: RunRow) -> Version:
     """Return the version of a row."""
     return run.status, run.attempt, run.fence, run.worker, run.created_at
+
+
+def keep_former(run: AnyRun, lapsed_at: datetime | None = None, *, ended: bool = False) -> None:
+    """Add the attempt of an open row to `attempts`, before the next begins or the row is closed.
+
+    `ended`: the row has an outcome and is about to be retried. If a `running` row is not saved yet, only the time of
+    its worker's claim is known, `lapsed_at`.
+    """
+    before = history.from_json(run.attempts)
+    worker, started = ("", _ms(lapsed_at)) if not run.pk else (run.worker, _ms(run.started_at))
+    if run.status == Status.RETRYING or (ended and started is not None and not _is_kept(before, started)):
+        before = history.followed_by(before, started, _ms(run.finished_at), worker, run.reason, run.error)
+    elif run.status == Status.RUNNING:
+        before = history.followed_by(before, started, None, worker, history.NOT_ENDED)
+    else:
+        return
+    run.attempts = history.to_json(before)
+
+
+def attempts_of(run: AnyRun) -> list[Attempt]:
+    """Return the attempts of a row, oldest first; the last one may still be running.
+
+    `keep_former` may have kept the last attempt of a closed row too: both then have the same start.
+    """
+    before = history.from_json(run.attempts)
+    started = _ms(run.started_at)
+    if started is None or run.status in (Status.QUEUED, Status.SKIPPED) or _is_kept(before, started):
+        return before
+    if run.status == Status.RUNNING:
+        return history.followed_by(before, started, None, run.worker, "")
+    title = "" if run.status == Status.SUCCEEDED else run.reason
+    return history.followed_by(before, started, _ms(run.finished_at), run.worker, title, run.error)
+
+
+def _is_kept(before: list[Attempt], started: int) -> bool:
+    return bool(before) and before[-1].started == started
+
+
+def _ms(value: datetime | None) -> int | None:
+    return None if value is None else to_ms(value)

@@ -8,15 +8,13 @@ has yet to follow, `Alert` a problem.
 
 from django.apps import apps
 
-from .alert import Alert
 from .control import Control, explain_wait
 from .kept import Definition
 from .queryset import ScheduleQuerySet
-from .records import Output, Overview, Rollup, Tombstone
+from .records import Alert, Output, Overview, Rollup, Tag, Tombstone, read_tags
 from .run import Origin, Run, RunQuerySet, Status
 from .schedule import Schedule
 from .state import Condition, ScheduleState
-from .tag import Tag, read_tags
 
 if apps.is_installed("django.contrib.admin"):
     from . import audit_entry as audit_entry

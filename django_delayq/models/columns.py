@@ -16,11 +16,7 @@ from ..conf import use_tz
 
 
 class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
-    """An instant, aware in Python. If USE_TZ is off, it is stored in UTC and displayed in TIME_ZONE.
-
-    With USE_TZ off, Django refuses aware values on SQLite and MySQL, and reads naive ones in local time, which is
-    ambiguous for one hour a year.
-    """
+    """An instant, aware in Python and stored in UTC, also if USE_TZ is off: local time is ambiguous an hour a year."""
 
     def get_prep_value(self, value: Any) -> Any:
         if isinstance(value, datetime) and value.tzinfo is not None:

@@ -26,11 +26,8 @@ class ControlQuerySet(PrimaryQuerySet["Control"]):
 
 
 class Control(PrimaryModel):
-    """One queue or task. Workers read it before they claim, and at most half a second before they start anything.
-
-    While `paused`, up to `until` if set, nothing starts; running executions continue. Due points and jobs stay in their
-    queue, and afterwards `missed` decides about late points. `most` limits the leases held at a time, and so the
-    executions. With several shards each has an equal part, rounded down, but at least one. Expired leases do not count.
+    """One queue or task; see `actions.pause` and `actions.limit`. Workers read it before they claim, and at most half
+    a second before they start anything.
     """
 
     class Kind(models.TextChoices):

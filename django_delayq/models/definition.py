@@ -49,7 +49,7 @@ def clean_definition(schedule: "Schedule") -> None:
     kind = _kind(schedule)
     minimum = timedelta(seconds=conf.get_config().min_interval_seconds)
     timing = [] if kind else _values(schedule, minimum) or _points(schedule, minimum)
-    others = (_execution, _watching, _call, _callbacks, _handover)
+    others = (_execution, _watching, _call, _callbacks)
     _refuse([*kind, *timing, *(problem for find in others for problem in find(schedule))])
 
 
@@ -214,7 +214,11 @@ def _call(schedule: "Schedule") -> list[Problem]:
         return [(field, str(error))]
     found = misfits(task.func, registry.signature(task), schedule.args, schedule.kwargs)
     problems = [("kwargs" if name in schedule.kwargs else "args", problem) for name, problem in found]
-    return [] if problems and _is_stored(schedule, "task", "args", "kwargs") else problems
+    if problems and _is_stored(schedule, "task", "args", "kwargs"):
+        problems = []
+    if schedule.backend and (refused := handover.find_refusal(task, schedule.backend, schedule.priority)):
+        problems.append((refused.field, str(refused)))
+    return problems
 
 
 def _callbacks(schedule: "Schedule") -> Iterator[Problem]:
@@ -232,11 +236,3 @@ def _callbacks(schedule: "Schedule") -> Iterator[Problem]:
         else:
             if not first_alias():
                 yield field, "TASKS has no backend django_delayq.backend.DelayQBackend, which this is enqueued with."
-
-
-def _handover(schedule: "Schedule") -> list[Problem]:
-    task = registry.find_task(schedule.task)
-    if not schedule.backend or task is None:  # the check of the task reports it
-        return []
-    refusal = handover.find_refusal(task, schedule.backend, schedule.priority)
-    return [] if refusal is None else [(refusal.field, str(refusal))]

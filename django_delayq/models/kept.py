@@ -118,20 +118,10 @@ class Definition(PrimaryModel):
                 return False
             current, then = values_of(row), from_json(self.values)
             changed = [name for name in then if name not in SWITCH_FIELDS and then[name] != current[name]]
-            return write(row, {name: then[name] for name in changed}, by)
-
-
-def write(row: "Schedule", changes: Mapping[str, Any], by: str) -> bool:
-    """Validate and save these values of a locked row; False if there are none. `by` names the user.
-
-    Raises:
-        ValidationError: The values are no longer valid.
-    """
-    for name, value in changes.items():
-        setattr(row, name, value)
-    if changes.keys() - SWITCH_FIELDS:
-        row.full_clean()
-    if changes:
-        row.changed_by = by
-        row.save(using=row._state.db, update_fields=list(changes))
-    return bool(changes)
+            for name in changed:
+                setattr(row, name, then[name])
+            if changed:
+                row.full_clean()
+                row.changed_by = by
+                row.save(using=row._state.db, update_fields=changed)
+            return bool(changed)

@@ -9,9 +9,8 @@ Note [Order of locks]
 A transaction that writes several rows locks them in this sequence, those of one table by primary key: schedules, then
 the rows that belong to them (runs, states). So edits, deletions, syncs and recordings wait for each other without a
 deadlock. Django's deletion begins with the rows that belong to a schedule, so the schedules are locked first.
-A transaction that writes states of schedules without editing these locks the schedules. Workers wait for no row lock:
-see `ledger/locks.py`. If PostgreSQL still resolves a deadlock against a worker, as with SQL of a user, the worker
-treats it as an outage: it keeps its writes and repeats them.
+A transaction that writes states of schedules without editing these locks the schedules. Workers wait for no row lock
+(`ledger/locks.py`), and repeat their writes after a deadlock, as with SQL of a user.
 """
 
 from collections.abc import Iterable
@@ -56,10 +55,7 @@ def locked(rows: models.QuerySet[Row]) -> models.QuerySet[Row]:
 
 
 def lock_to_delete(schedules: models.QuerySet[Any]) -> None:
-    """Lock schedules before the rows that belong to them are deleted. See Note [Order of locks].
-
-    Deletes their former definitions and tags, which Django would read one by one.
-    """
+    """Lock schedules before Django deletes what belongs to them; delete their former definitions and tags."""
     related = schedules.model._meta.get_field
     if connections[schedules.db].features.has_select_for_update:
         list(schedules.order_by("pk").select_for_update(of=("self",)).values_list("pk"))

@@ -11,9 +11,8 @@ from ..signals import definitions_changed, definitions_deleted
 from .columns import own_fields
 from .kept import MOST_AT_ONCE, Definition
 from .primary import PrimaryQuerySet, lock_to_delete, locked
-from .records import Tombstone
+from .records import Tag, Tombstone
 from .state import Condition
-from .tag import Tag
 from .versions import BOOKKEEPING_FIELDS, TIMING_FIELDS, is_expression, moved, moved_by, next_generation
 
 if TYPE_CHECKING:
@@ -21,14 +20,11 @@ if TYPE_CHECKING:
 
 
 class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
-    """Queries and bulk writes of schedules."""
-
     def enabled(self) -> Self:
         """Return the schedules that can run: enabled, with a next due point that exists and can be computed."""
         return self.filter(enabled=True).exclude(state__condition__in=[Condition.EXHAUSTED, Condition.PARKED])
 
     def paused(self) -> Self:
-        """Return the disabled schedules."""
         return self.filter(enabled=False)
 
     def failing(self) -> Self:
@@ -44,14 +40,10 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         return self.filter(state__condition=Condition.PARKED)
 
     def tagged(self, name: str) -> Self:
-        """Return the schedules with this tag, in the form of `read_tags`."""
         return self.filter(tags__name=name)
 
     def used(self, most: int, *only: str) -> dict[str, list[str]]:
-        """Return up to `most` queues, tasks and tags (keys "queue", "task" and "tag") of all schedules.
-
-        `only` selects keys. Ignores filters of this queryset.
-        """
+        """Return up to `most` "queue", "task" and "tag" names of all schedules; `only` selects among these keys."""
         schedules, names = self._schedules(), {}
         sources: dict[str, QuerySet[Any]] = {"queue": schedules, "task": schedules, "tag": Tag.objects.using(self.db)}
         for what in only or sources:
@@ -123,11 +115,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     delete.queryset_only = True  # type: ignore[attr-defined]
 
     def bulk_create(self, objs: Iterable["Schedule"], *args: Any, **kwargs: Any) -> list["Schedule"]:
-        """Insert like Django's. Each row is validated and begins a generation; Redis follows on commit.
-
-        Raises:
-            ValidationError: `Schedule.save()` would refuse a definition; nothing is inserted.
-        """
+        """Insert like Django's. Each row is validated and begins a generation; Redis follows on commit."""
         rows = list(objs)
         for row in rows:
             row.begin_version()

@@ -1,14 +1,21 @@
-"""Records beside schedules and runs: output, counts and deletions; and the admin's overview page, which has no rows."""
+"""Records beside schedules and runs: output, counts, deletions, tags, alerts; and the admin's page without rows."""
 
+import uuid
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
 
-from django.db import models
+from django.core.exceptions import ValidationError
+from django.db import models, transaction
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..recurrence.point import utcnow
 from .columns import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 from .versions import now_generation
+
+if TYPE_CHECKING:
+    from .schedule import Schedule
 
 
 class Output(PrimaryModel):
@@ -111,3 +118,108 @@ class Overview(models.Model):
 
     def __str__(self) -> str:
         return str(self._meta.verbose_name)
+
+
+MOST_CHARS, MOST_TAGS = 50, 20
+
+
+def read_tags(text: str) -> list[str]:
+    """Return the tags of a text such as `billing, nightly`: unique, in lower case, sorted.
+
+    Raises:
+        ValidationError: A tag is too long, or there are too many.
+    """
+    names = sorted({" ".join(part.split()).lower() for part in text.split(",")} - {""})
+    for name in names:
+        if len(name) > MOST_CHARS:
+            raise ValidationError(
+                gettext("“%(name)s” is longer than %(most)d characters.") % {"name": name, "most": MOST_CHARS}
+            )
+    if len(names) > MOST_TAGS:
+        raise ValidationError(gettext("%(count)d tags; at most %(most)d.") % {"count": len(names), "most": MOST_TAGS})
+    return names
+
+
+class TagQuerySet(PrimaryQuerySet["Tag"]):
+    def put(self, schedule: "Schedule", names: Iterable[str]) -> list[str]:
+        """Replace the tags of a schedule; return them in the form of `read_tags`.
+
+        Raises:
+            ValidationError: See `read_tags`.
+        """
+        wanted = read_tags(",".join(names))
+        rows = self.filter(schedule=schedule)
+        with transaction.atomic(using=self.db):
+            rows.exclude(name__in=wanted).delete()
+            self.bulk_create([self.model(schedule=schedule, name=name) for name in wanted], ignore_conflicts=True)
+        return wanted
+
+
+class Tag(PrimaryModel):
+    #: `lock_to_delete` deletes tags with the schedule; rows that SQL leaves behind do no harm.
+    schedule = models.ForeignKey(
+        "django_delayq.Schedule", on_delete=models.DO_NOTHING, related_name="tags", db_constraint=False, db_index=False
+    )
+    name = models.CharField(_("tag"), max_length=MOST_CHARS)
+
+    objects = TagQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("tag")
+        verbose_name_plural = _("tags")
+        base_manager_name = "objects"
+        default_permissions = ()
+        ordering = ("name",)
+        constraints = (models.UniqueConstraint(fields=("schedule", "name"), name="delayq_tag_unique"),)
+        indexes = (models.Index(fields=("name", "schedule"), name="delayq_tag_name"),)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class AlertQuerySet(PrimaryQuerySet["Alert"]):
+    def open(self) -> "AlertQuerySet":
+        """Return the problems that have not recovered, including those not reported yet."""
+        return self.filter(recovered_at=None)
+
+
+class Alert(PrimaryModel):
+    """One problem from beginning to end, identified by `kind` and `subject`. An open problem has one row.
+
+    `since` is when it was first seen, `told_at` when it was reported: that transaction writes the jobs that deliver the
+    message. `gone_at` is when it was first not seen, `recovered_at` when the recovery was reported. A problem that ends
+    before it is reported leaves no row. `sent` has the time of each delivery, by "what channel".
+    """
+
+    OPENED: ClassVar[str] = "opened"
+    RECOVERED: ClassVar[str] = "recovered"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    kind = models.CharField(_("kind"), max_length=40)
+    #: A queue, the key of a schedule, or '' if the kind has only one subject.
+    subject = models.CharField(max_length=64, blank=True)
+    #: The display name of the subject.
+    name = models.CharField(_("name"), max_length=200, blank=True)
+    queue = models.CharField(_("queue"), max_length=64, blank=True)
+    text = models.TextField(_("what it is"))
+    since = UTCDateTimeField(_("since"), default=utcnow)
+    told_at = UTCDateTimeField(_("told"), null=True)
+    gone_at = UTCDateTimeField(null=True)
+    recovered_at = UTCDateTimeField(_("recovered"), null=True)
+    sent = models.JSONField(_("sent"), default=dict)
+    #: None after recovery, so that the unique constraint allows any number of recovered rows.
+    is_open = models.BooleanField(null=True, default=True, editable=False)
+
+    objects = AlertQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("alert")
+        verbose_name_plural = _("sent alerts")
+        ordering = ("-since",)
+        base_manager_name = "objects"
+        default_permissions = ("view",)
+        constraints = (models.UniqueConstraint(fields=("kind", "subject", "is_open"), name="delayq_alert_once"),)
+        indexes = (models.Index(fields=("recovered_at",), name="delayq_alert_recovered"),)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".strip()

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from django.db import models
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from ..calls.results import result_id
@@ -47,16 +48,10 @@ OUTCOMES = frozenset(rules.OUTCOMES)
 
 class RunQuerySet(PrimaryQuerySet["Run"]):
     def open(self) -> Self:
-        """Return the runs without an outcome."""
         return self.filter(status__in=sorted(OPEN))
 
     def finished(self) -> Self:
-        """Return the runs with an outcome."""
         return self.filter(status__in=sorted(OUTCOMES))
-
-    def chain(self) -> Self:
-        """Return the due points of schedules, without requested runs and jobs."""
-        return self.filter(origin=Origin.DUE)
 
     def request_stop(self, by: str = "") -> bool:
         """Request a stop of these runs, once each; `by` names the user. False if all have ended."""
@@ -185,17 +180,13 @@ class Run(RunProperties, PrimaryModel):
             models.Index(
                 fields=("schedule", "due_at"),
                 name="delayq_run_open",
-                condition=models.Q(schedule__isnull=False, status__in=("queued", "running", "retrying")),
+                condition=Q(schedule__isnull=False, status__in=("queued", "running", "retrying")),
             ),
-            models.Index(fields=("status", "id"), name="delayq_run_status", condition=~models.Q(status="succeeded")),
+            models.Index(fields=("status", "id"), name="delayq_run_status", condition=~Q(status="succeeded")),
             models.Index(
-                fields=("origin", "id"),
-                name="delayq_run_ordered",
-                condition=models.Q(origin__in=("manual", "backfill")),
+                fields=("origin", "id"), name="delayq_run_ordered", condition=Q(origin__in=("manual", "backfill"))
             ),
-            models.Index(
-                fields=("expires_at",), name="delayq_run_expires", condition=models.Q(expires_at__isnull=False)
-            ),
+            models.Index(fields=("expires_at",), name="delayq_run_expires", condition=Q(expires_at__isnull=False)),
         )
 
     def __str__(self) -> str:
@@ -205,8 +196,7 @@ class Run(RunProperties, PrimaryModel):
         """Request a stop of its execution; `by` names the user. False if it has already ended.
 
         Within about 2 s the worker raises `TaskCancelled` in the task, and the run is recorded as failed (cancelled)
-        without another attempt. A task that waits in C code gets the exception only afterwards; an execution that lasts
-        `timeout_grace_seconds` longer is recorded anyway, and its process replaced. A waiting run or retry is stopped
-        once it has run for a second.
+        without another attempt. Code that waits in C is not interrupted: after `timeout_grace_seconds` the run is
+        recorded anyway, and its process replaced. A waiting run or retry is stopped once it has run for a second.
         """
         return Run.objects.filter(pk=self.pk).request_stop(by)

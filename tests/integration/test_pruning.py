@@ -433,12 +433,12 @@ def test_the_page_of_a_backfill_and_explain_say_what_was_pruned(keep, boss):
 
 def test_a_backfill_that_was_planned_before_the_pruning_orders_nothing_of_it(monkeypatch):
     owner, points = daily()
-    plan = actions._plan
+    plan = actions.plan_backfill
 
-    def planned_before(*args):
-        found = plan(*args)
+    def planned_before(*args, **options):
+        found = plan(*args, **options)
         ScheduleState.objects.filter(pk=owner.pk).update(pruned_until=points[2])
         return found
 
-    monkeypatch.setattr(actions, "_plan", planned_before)
+    monkeypatch.setattr(actions, "plan_backfill", planned_before)
     assert [each.due_at for each in actions.backfill(owner, points[0], points[4])] == points[3:5]
