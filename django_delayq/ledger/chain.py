@@ -49,11 +49,7 @@ def state_of(schedule: AnySchedule) -> AnyState:
 
 
 def next_point(schedule: AnySchedule, state: AnyState) -> datetime | None:
-    """Return the first undecided point, in whole ms, or None if there is no further point.
-
-    Raises:
-        InvalidRecurrence: The row holds no usable recurrence.
-    """
+    """Return the first undecided point, in whole ms, or None. `InvalidRecurrence`: the row has no usable recurrence."""
     if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
         return None
     rule, base = schedule.rule_and_base(state)

@@ -131,7 +131,7 @@ def retry_job(job: Run, now: datetime) -> bool:
 
 
 def taken_by(key: str) -> Run | None:
-    """Return the job that holds a unique key, or None."""
+    """Return the job that holds a unique key."""
     return _jobs().filter(unique_key=key).first()
 
 

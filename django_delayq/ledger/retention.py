@@ -161,9 +161,6 @@ def prune(rows: Sequence[OldRun]) -> Pruned:
     """Delete rows, and note it in the states of their schedules, in one transaction.
 
     Rows that are locked, or whose pruning cannot be noted, stay: see Note [What is never pruned].
-
-    Raises:
-        DatabaseError: Nothing was deleted.
     """
     using = database()
     if not rows:

@@ -218,10 +218,7 @@ def keep_former(run: AnyRun, lapsed_at: datetime | None = None, *, ended: bool =
 
 
 def attempts_of(run: AnyRun) -> list[Attempt]:
-    """Return the attempts of a row, oldest first; the last one may still be running.
-
-    `keep_former` may have kept the last attempt of a closed row too: both then have the same start.
-    """
+    """Return the attempts of a row, oldest first; the last one may be running, or kept in `attempts` too."""
     before = history.from_json(run.attempts)
     started = _ms(run.started_at)
     if started is None or run.status in (Status.QUEUED, Status.SKIPPED) or _is_kept(before, started):

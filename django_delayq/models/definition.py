@@ -40,11 +40,7 @@ Problem = tuple[str, str]
 
 
 def clean_definition(schedule: "Schedule") -> None:
-    """Check the whole definition and report every mistake at once.
-
-    Raises:
-        ValidationError: A dict by model field.
-    """
+    """Check the whole definition; raise a `ValidationError` with every mistake, by model field."""
     _refuse(_types(schedule))
     kind = _kind(schedule)
     minimum = timedelta(seconds=conf.get_config().min_interval_seconds)

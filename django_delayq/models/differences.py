@@ -50,11 +50,7 @@ def values_for(units: Iterable[Unit], wanted: Values) -> dict[str, Any]:
 
 
 def declared_schedule(declared: Declared) -> Schedule:
-    """Return an unsaved schedule as declared in the code, with every default filled in.
-
-    Raises:
-        ValidationError: A field does not accept its value, such as a choice that does not exist.
-    """
+    """Return an unsaved schedule as declared in the code, with every default; a `ValidationError` for wrong values."""
     schedule = Schedule(**declared.values)
     schedule.clean_fields()
     return schedule

@@ -106,8 +106,7 @@ class Definition(PrimaryModel):
     def restore(self, *, by: str = "") -> bool:
         """Restore this definition, but not whether the schedule is paused; False if nothing changes.
 
-        Raises:
-            ValidationError: The values are no longer valid, such as a time that has passed.
+        A `ValidationError` says which values are no longer valid, such as a time that has passed.
         """
         using: str | None = self._state.db
         model: Any = self._meta.get_field("schedule").related_model

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 
 class Output(PrimaryModel):
-    """The end of what one attempt logged and printed, without secrets. Deleted with its run.
-
-    Without a constraint in the database, so that SQL can delete runs. A full sweep deletes leftover rows.
-    """
+    """The end of what one attempt logged and printed, without secrets. A sweep deletes those of runs deleted by SQL."""
 
     run = models.ForeignKey(
         "django_delayq.Run", on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="outputs"
@@ -45,10 +42,7 @@ class Output(PrimaryModel):
 
 
 class Rollup(PrimaryModel):
-    """Counts of one task in `seconds` from `at` on. See `counters.py`, Note [Counters].
-
-    `seconds` is 60, or 3600 for counts older than two days. `counts` is a `counters.Tally`.
-    """
+    """Counts (a `Tally`) of one task in `seconds`, 60 or 3600, from `at` on. See `counters.py`, Note [Counters]."""
 
     at = UTCDateTimeField()
     seconds = models.PositiveIntegerField()
@@ -124,11 +118,7 @@ MOST_CHARS, MOST_TAGS = 50, 20
 
 
 def read_tags(text: str) -> list[str]:
-    """Return the tags of a text such as `billing, nightly`: unique, in lower case, sorted.
-
-    Raises:
-        ValidationError: A tag is too long, or there are too many.
-    """
+    """Return the tags of a text such as `billing, nightly`: unique, in lower case, sorted; a `ValidationError` else."""
     names = sorted({" ".join(part.split()).lower() for part in text.split(",")} - {""})
     for name in names:
         if len(name) > MOST_CHARS:
@@ -142,11 +132,7 @@ def read_tags(text: str) -> list[str]:
 
 class TagQuerySet(PrimaryQuerySet["Tag"]):
     def put(self, schedule: "Schedule", names: Iterable[str]) -> list[str]:
-        """Replace the tags of a schedule; return them in the form of `read_tags`.
-
-        Raises:
-            ValidationError: See `read_tags`.
-        """
+        """Replace the tags of a schedule; return them in the form of `read_tags`."""
         wanted = read_tags(",".join(names))
         rows = self.filter(schedule=schedule)
         with transaction.atomic(using=self.db):
@@ -186,9 +172,9 @@ class AlertQuerySet(PrimaryQuerySet["Alert"]):
 class Alert(PrimaryModel):
     """One problem from beginning to end, identified by `kind` and `subject`. An open problem has one row.
 
-    `since` is when it was first seen, `told_at` when it was reported: that transaction writes the jobs that deliver the
-    message. `gone_at` is when it was first not seen, `recovered_at` when the recovery was reported. A problem that ends
-    before it is reported leaves no row. `sent` has the time of each delivery, by "what channel".
+    `since` is when it was first seen, `told_at` when it was reported, `gone_at` when it was first not seen,
+    `recovered_at` when that was reported. A problem that ends before it is reported leaves no row. `sent` has the time
+    of each delivery, by "what channel".
     """
 
     OPENED: ClassVar[str] = "opened"
