@@ -122,11 +122,12 @@ def retry_job(job: Run, now: datetime) -> bool:
     failed = job.status
     keep_former(job, ended=True)
     rows = _jobs(job._state.db).filter(pk=job.pk, status=failed, attempt=job.attempt, fence=job.fence)
-    written = rows.update(
-        status=Status.QUEUED, attempt=0, reclaims=0, unique_key=key, due_at=now, attempts=job.attempts,
-        reason="", error="", result=None, claimed_at=None, started_at=None, finished_at=None, expires_at=None,
-        fence=new_tokens(1)[0], generation=job.generation + 1, stop_requested_at=None, stop_requested_by="",
-    )  # fmt: skip
+    with transaction.atomic(using=job._state.db):  # a savepoint, for the error
+        written = rows.update(
+            status=Status.QUEUED, attempt=0, reclaims=0, unique_key=key, due_at=now, attempts=job.attempts,
+            reason="", error="", result=None, claimed_at=None, started_at=None, finished_at=None, expires_at=None,
+            fence=new_tokens(1)[0], generation=job.generation + 1, stop_requested_at=None, stop_requested_by="",
+        )  # fmt: skip
     return bool(written)
 
 
