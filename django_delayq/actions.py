@@ -3,10 +3,9 @@
 A requested run is first a row in the ledger and goes to Redis after the commit. If Redis is down, a worker adds it.
 
 Note [A backfill repeats no known or undecided point]
-A point that succeeded, that has an open row, or that was backfilled before is left out: there is one row per schedule,
-origin and point. So is a point whose row, or that of a former backfill, may have been pruned: see
-`ledger/recording.py`, Note [What was pruned is decided]. So is a point that the schedule has yet to decide: it may be
-running without a row. Skipped, failed and lost points, and points without a row, are run.
+A point is left out that succeeded, has an open row, was backfilled before, may have been pruned (`ledger/recording.py`,
+Note [What was pruned is decided]), or that the schedule has yet to decide: it may be running without a row. Skipped,
+failed and lost points, and points without a row, are run.
 """
 
 from bisect import bisect_left, bisect_right
@@ -24,16 +23,15 @@ from .calls import tracing
 from .exceptions import InvalidArguments
 from .ledger import chain
 from .models import Control, Origin, Run, Schedule, Status
+from .models.primary import locked
 from .models.run import OPEN
 from .recurrence import from_ms, to_ms
 from .recurrence.point import MICROSECOND, MILLISECOND, as_utc, utcnow
 
-#: Default maximum of runs per backfill.
-LIMIT = 1000
+#: Default maximum of runs per backfill; maximum due points that it examines, including those that it leaves out.
+LIMIT, MOST_LOOKED_AT = 1000, 20_000
 #: Number of later ms that `run_each_now` tries if a manual run of a schedule already has its ms.
 TRIES = 10
-#: Maximum due points that one backfill examines, including those that it leaves out.
-MOST_LOOKED_AT = 20_000
 #: Reasons to leave a point out, beside the status of its row.
 BACKFILLED, UNDECIDED, PRUNED = "backfilled", "undecided", "pruned"
 
@@ -55,15 +53,19 @@ def run_now(schedule: Schedule, *, now: datetime | None = None) -> Run:
 def run_each_now(schedules: Iterable[Schedule], *, now: datetime | None = None) -> list[Run]:
     """Request one run of each schedule like `run_now`; after an exception, none is requested."""
     using, at = ledger.database(), from_ms(to_ms(now or utcnow()))
-    values = {"origin": Origin.MANUAL, "apart": True, "status": Status.QUEUED, "options": tracing.as_options()}
     rows = list(dict.fromkeys(schedules))
     for later in range(TRIES):
         with suppress(IntegrityError):  # another request has used the same ms
-            return _insert_orders([Run.of(row, at + later * MILLISECOND, **values) for row in rows], using)
-    return _insert_orders([Run.of(row, at + TRIES * MILLISECOND, **values) for row in rows], using)
+            return _insert([_request(row, at + later * MILLISECOND, Origin.MANUAL) for row in rows], using)
+    return _insert([_request(row, at + TRIES * MILLISECOND, Origin.MANUAL) for row in rows], using)
 
 
-def _insert_orders(runs: list[Run], using: str) -> list[Run]:
+def _request(schedule: Schedule, due_at: datetime, origin: Origin, **values: Any) -> Run:
+    values |= {"origin": origin, "apart": True, "status": Status.QUEUED, "options": tracing.as_options()}
+    return Run.of(schedule, due_at, **values)
+
+
+def _insert(runs: list[Run], using: str) -> list[Run]:
     with transaction.atomic(using=using):
         Run._base_manager.using(using).bulk_create(runs)
         sync.put_after_commit(runs, using=using)
@@ -80,40 +82,6 @@ def plan_backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: 
         InvalidRecurrence: The schedule has no usable recurrence.
         ValueError: An instant is naive.
     """
-    return _plan(schedule, start, end, limit)[1]
-
-
-def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int = LIMIT) -> list[Run]:
-    """Request a run for each past due point in `start <= point <= end` that is not left out; return the new runs.
-
-    See Note [A backfill repeats no known or undecided point]. The runs are members of their own: they start even if the
-    schedule is paused or busy, possibly concurrently, do not count for `max_runs`, and move neither `last_due_at` nor
-    the next due point. After an exception, none is requested. Concurrent backfills request each point once.
-
-    Raises:
-        InvalidArguments: More points than `limit`, all pruned, or no possible backfill; the message says what to do.
-        InvalidRecurrence: The schedule has no usable recurrence.
-        ValueError: An instant is naive.
-    """
-    using = ledger.database()
-    current, plan = _plan(schedule, start, end, limit)
-    points = [item.due_at for item in plan if not item.left_out]
-    now = from_ms(to_ms(utcnow()))
-    values = {
-        "origin": Origin.BACKFILL, "apart": True, "status": Status.QUEUED, "options": tracing.as_options(),
-    }  # fmt: skip
-    rows = [  # dated in sequence: Redis offers them by date
-        Run.of(current, point, created_at=now - (len(points) - index) * MILLISECOND, **values)
-        for index, point in enumerate(points)
-    ]
-    with transaction.atomic(using=using):
-        pruned = ledger.lock_horizon(current.pk, using)  # may have risen since the plan
-        runs = _insert([run for run in rows if pruned is None or run.due_at > pruned], using)
-        sync.put_after_commit(runs, using=using)
-    return runs
-
-
-def _plan(schedule: Schedule, start: datetime, end: datetime, limit: int) -> tuple[Schedule, list[Candidate]]:
     start, end = as_utc(start, "start"), as_utc(end, "end")
     current = ledger.find_schedule(schedule.pk)
     if current is None:
@@ -150,7 +118,31 @@ def _plan(schedule: Schedule, start: datetime, end: datetime, limit: int) -> tup
             )
             % {"count": wanted, "most": limit}
         )
-    return current, candidates
+    return candidates
+
+
+def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int = LIMIT) -> list[Run]:
+    """Request a run for each past due point in `start <= point <= end` that is not left out; return the new runs.
+
+    The runs start even if the schedule is paused or busy, possibly concurrently, do not count for `max_runs`, and move
+    no due point. Concurrent backfills request each point once. After an exception, none is requested: see
+    `plan_backfill`, and Note [A backfill repeats no known or undecided point].
+    """
+    using = ledger.database()
+    plan = plan_backfill(schedule, start, end, limit=limit)
+    own = Schedule._base_manager.using(using).filter(pk=schedule.pk)
+    with transaction.atomic(using=using):
+        current = locked(own).first()  # no pruning and no other backfill of it from here on
+        if current is None:
+            raise InvalidArguments(_("The schedule was deleted."))
+        pruned = own.values_list("state__pruned_until", flat=True).first()
+        rows = Run._base_manager.using(using).filter(schedule_id=current.pk, origin=Origin.BACKFILL)
+        known = set(rows.filter(due_at__gte=start, due_at__lte=end).values_list("due_at", flat=True))
+        points = [item.due_at for item in plan if not item.left_out and item.due_at not in known]
+        points = [point for point in points if pruned is None or point > pruned]
+        first = from_ms(to_ms(utcnow())) - len(points) * MILLISECOND  # dated in sequence: Redis offers them by date
+        dates = {point: first + number * MILLISECOND for number, point in enumerate(points)}
+        return _insert([_request(current, point, Origin.BACKFILL, created_at=dates[point]) for point in points], using)
 
 
 def _candidates(schedule: Schedule, start: datetime, end: datetime) -> list[Candidate]:
@@ -206,31 +198,11 @@ def _read_ledger(schedule: Schedule, points: list[datetime]) -> tuple[dict[datet
     return own, backfilled
 
 
-def _insert(runs: list[Run], using: str) -> list[Run]:
-    """Insert these rows and return them, without those that another process has just inserted.
-
-    Raises:
-        IntegrityError: The table refuses a row for another reason.
-    """
-    try:
-        with transaction.atomic(using=using):
-            return Run._base_manager.using(using).bulk_create(runs)
-    except IntegrityError:
-        if len(runs) == 1:
-            same = {name: getattr(runs[0], name) for name in ("schedule_id", "origin", "due_at")}
-            if not Run._base_manager.using(using).filter(**same).exists():
-                raise
-            return []
-    for run in runs:
-        run.pk, run._state.adding = None, True
-    return [inserted for run in runs for inserted in _insert([run], using)]
-
-
 def pause(queue: str = "", *, task: str = "", reason: str = "", until: datetime | None = None, by: str = "") -> Control:
     """Pause a queue or a task: within a second of the commit, nothing starts. Running executions continue.
 
-    Nothing is lost: jobs wait, and `missed` decides about due points that are late after the pause. The pause ends at
-    `until`, an aware datetime, or with `resume`. `by` names the user.
+    Jobs wait, and `missed` decides about due points that are late after the pause. It ends at `until`, an aware
+    datetime, or with `resume`. `by` names the user.
 
     Raises:
         django.core.exceptions.ValidationError: There is no such queue or task, or `until` has passed.
@@ -239,10 +211,7 @@ def pause(queue: str = "", *, task: str = "", reason: str = "", until: datetime 
 
 
 def resume(queue: str = "", *, task: str = "", by: str = "") -> Control:
-    """Resume a queue or a task: within a second of the commit, entries of a task within some seconds.
-
-    Raises: See `pause`.
-    """
+    """Resume a queue or a task: within a second of the commit, entries of a task within some seconds."""
     return _change(queue, task, by, paused=False, reason="", until=None)
 
 
@@ -250,10 +219,7 @@ def limit(queue: str, most: int | None, *, by: str = "") -> Control:
     """Let at most `most` due points and jobs of a queue run at a time; None removes the limit.
 
     The limit of a queue with one shard is exact, even if processes are killed: each unexpired lease counts. With
-    several shards each has an equal part, rounded down, but at least one. Fewer may run than allowed, but never more
-    than the greater of `most` and the number of shards. Claims in progress when the limit is lowered use the old one.
-
-    Raises: See `pause`.
+    several shards each has an equal part, rounded down, but at least one.
     """
     return _change(queue, "", by, most=most)
 

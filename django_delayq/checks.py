@@ -20,7 +20,7 @@ from .calls.isolation import isolation_of
 from .exceptions import BrokerError
 from .index import aliases, engine, probe
 from .ledger.bulk import WANTED, lacking
-from .models import Declaration, Run, Schedule, ScheduleState, Tombstone
+from .models import Run, Schedule, ScheduleState, Tombstone
 from .models.differences import declared_schedule
 from .recurrence import zone
 from .recurrence.point import utcnow
@@ -205,7 +205,7 @@ _HINT = f'Set in DATABASES: "OPTIONS": {json.dumps(WANTED)}. For more than a few
 @_check
 def check_routers() -> Found:
     """Check that all models are in one database: outcomes, states and definitions share transactions."""
-    models = (Schedule, ScheduleState, Declaration, Run, Tombstone)
+    models = (Schedule, ScheduleState, Run, Tombstone)
     aliases = {model.__name__: router.db_for_write(model) for model in models}
     if len(set(aliases.values())) > 1:
         found = ", ".join(f"{name} to {alias!r}" for name, alias in aliases.items())

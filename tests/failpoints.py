@@ -26,7 +26,7 @@ PLACES = {
     "after_ledger": ("after", "ledger:record"),  # the transaction is committed, Redis was not settled
     "after_settle": ("after", "index.broker:Broker.settle"),  # Redis has the next points
     "before_mirror": ("before", "sync.fast:_attempt"),  # a web process has committed, Redis does not know yet
-    "during_pruning": ("after", "ledger.pruning:delete_with_outputs"),  # their horizon is not noted
+    "during_pruning": ("after", "ledger.retention:delete_with_outputs"),  # their horizon is not noted
     "after_pruning": ("after", "ledger:prune"),  # the transaction of a batch is committed, nothing was told
     "before_alert": (
         "after",

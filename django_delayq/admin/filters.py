@@ -62,9 +62,9 @@ class OriginFilter(ChoiceFilter):
     title = _("origin")
     parameter_name = "origin"
     answers = {
-        "hand": (_("made by hand"), lambda rows: rows.filter(declaration=None)),
-        "code": (_("in the code"), lambda rows: rows.filter(declaration__isnull=False, declaration__gone_at=None)),
-        "gone": (_("gone from the code"), lambda rows: rows.filter(declaration__gone_at__isnull=False)),
+        "hand": (_("made by hand"), lambda rows: rows.filter(declared_key=None)),
+        "code": (_("in the code"), lambda rows: rows.filter(declared_key__isnull=False, declaration_gone_at=None)),
+        "gone": (_("gone from the code"), lambda rows: rows.filter(declaration_gone_at__isnull=False)),
     }
 
 

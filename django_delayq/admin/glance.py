@@ -155,13 +155,12 @@ def marks(schedule: Schedule) -> SafeString:
 
 def origin_marks(schedule: Schedule) -> SafeString:
     """Format whether the code declares the schedule, or no longer does."""
-    declaration = getattr(schedule, "declaration", None)
-    if declaration is None:
+    if schedule.declared_key is None:
         return SafeString()
-    if declaration.gone_at is not None:
-        title = _("The code declared this schedule as “%(key)s” and no longer does.") % {"key": declaration.key}
+    if not schedule.is_declared:
+        title = _("The code declared this schedule as “%(key)s” and no longer does.") % {"key": schedule.declared_key}
         return badge("warn", _("gone from the code"), title)
-    return badge("quiet", _("in the code"), _("Declared as “%(key)s”.") % {"key": declaration.key})
+    return badge("quiet", _("in the code"), _("Declared as “%(key)s”.") % {"key": schedule.declared_key})
 
 
 def is_unmirrored(schedule: Schedule) -> bool:

@@ -16,7 +16,7 @@ from ..calls.call import backend_of
 from ..calls.registry import get_task
 from ..exceptions import BrokerError, UnknownTask
 from ..index.web import ask
-from ..models import Cancellation, Control, Run, Schedule, Status
+from ..models import Control, Run, Schedule, Status
 from ..monitoring.database_side import OFTEN
 from ..monitoring.redis_side import WAITING_SECONDS, RedisView, read_redis
 from ..recurrence.point import utcnow
@@ -52,23 +52,22 @@ class NowPage(BaseAdmin):
     def _runs(self, request: HttpRequest, now: datetime, redis: RedisView | None) -> list[dict[str, Any]]:
         found = list(ledger.with_status(Status.RUNNING).order_by("pk")[:MOST_SHOWN])
         limits = dict(Schedule.objects.filter(pk__in=[run.schedule_id for run in found]).values_list("pk", "timeout"))
-        stops = {row.run: row for row in Cancellation.objects.filter(run__in=[run.pk for run in found])}
-        may_stop = request.user.has_perm("django_delayq.add_cancellation")
+        may_stop = request.user.has_perm("django_delayq.stop_run")
         live = None if redis is None else {worker.name for worker in redis.live}
         rows = []
         for run in found:
-            since, stop = run.started_at or run.claimed_at, stops.get(run.pk)
+            since, stop = run.started_at or run.claimed_at, run.stop_requested_at
             limit = _limit_of(run) if run.schedule_id is None else limits.get(run.schedule_id)
             left = None if limit is None or since is None else since + limit - now
-            ago = "" if stop is None else _("stop asked for %(ago)s") % {"ago": display.relative(stop.asked_at, now)}
+            ago = "" if stop is None else _("stop asked for %(ago)s") % {"ago": display.relative(stop, now)}
             rows.append({
                 "name": run.title, "address": self.address("change", run.pk, model="run"),
                 "task": run.result_id or run.task, "queue": run.queue, "worker": plain(run.worker),
-                "attempt": run.attempt + 1, "stuck": list(_explain_stuck(run, left, live, stop, now)),
+                "attempt": run.attempt + 1, "stuck": list(_explain_stuck(run, left, live, now)),
                 "due": display.instant(run.due_at), "since": display.instant(since),
                 "lasts": display.milliseconds(None if since is None else now - since),
                 "left": _("no limit") if left is None else display.milliseconds(max(left, timedelta(0))),
-                "asked": "" if stop is None else display.badge("warn", ago, stop.asked_by),
+                "asked": "" if stop is None else display.badge("warn", ago, run.stop_requested_by),
                 "stop": self.address("stop", run.pk, model="run") if may_stop else "",
             })  # fmt: skip
         return sorted(rows, key=lambda row: not row["stuck"])
@@ -102,11 +101,9 @@ def _limit_of(job: Run) -> timedelta | None:
         return None
 
 
-def _explain_stuck(
-    run: Run, left: timedelta | None, live: Collection[str] | None, stop: Cancellation | None, now: datetime
-) -> Iterator[str]:
+def _explain_stuck(run: Run, left: timedelta | None, live: Collection[str] | None, now: datetime) -> Iterator[str]:
     """Yield the reasons why a run seems stuck; `live`: names of the live workers, None if unknown."""
-    if stop is not None and now - stop.asked_at > DEAF:
+    if run.stop_requested_at is not None and now - run.stop_requested_at > DEAF:
         yield _("does not stop")
     if left is not None and left <= timedelta(0):
         yield _("over its time limit")

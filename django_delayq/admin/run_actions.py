@@ -89,7 +89,7 @@ ORDERS = {
             done=ngettext_lazy("%(count)d job is cancelled.", "%(count)d jobs are cancelled.", "count"),
         ),
         Order(
-            name="stop", permission="add_cancellation", statuses=(Status.RUNNING,), do=Run.cancel,
+            name="stop", permission="stop_run", statuses=(Status.RUNNING,), do=Run.cancel,
             label=gettext_lazy("Stop"), label_of_action=gettext_lazy("Stop selected runs…"),
             note=gettext_lazy(
                 "TaskCancelled is raised in the task within two seconds. It is recorded as failed and not tried again. "

@@ -63,7 +63,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         StateFilter, OutcomeFilter, UsedQueueFilter, TagFilter, TaskFilter, "kind", OriginFilter, ErrorFilter,
     )  # fmt: skip
     list_per_page = 50  # as in the other lists; a row costs about 1 ms, and a query of its newest runs
-    list_select_related = ("state", "declaration")
+    list_select_related = ("state",)
     search_fields = ("name", "task", "description")
     search_help_text = gettext_lazy("Name, task or description")
     paginator = paging.CappedPaginator
@@ -224,10 +224,8 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     def _panel(self, schedule: Schedule, *, details: bool) -> dict[str, Any]:
         redis, health = glance.ask_redis([schedule]), glance.read_health(details=details)
         waits = explain_wait(health.snapshot.held_back or (), (schedule.queue, schedule.task))
-        declaration = getattr(schedule, "declaration", None)
         return {
-            "declaration": declaration,
-            "declared_in": next((each.module for each in made() if declaration and each.key == declaration.key), ""),
+            "declared_in": next((each.module for each in made() if each.key == schedule.declared_key), ""),
             "redis": redis,
             "details": details,
             "mirrors": get_config().mirror,
@@ -275,8 +273,6 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         """Save, and warn after the commit if the edit has not reached Redis. The mirror's own hook runs first."""
         obj.changed_by = request.user.get_username()
         super().save_model(request, obj, form, change)
-        if obj.doubt:
-            messages.warning(request, obj.doubt)
         transaction.on_commit(partial(_tell_unmirrored, request, obj), using=obj._state.db, robust=True)
 
 

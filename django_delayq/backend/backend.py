@@ -152,7 +152,7 @@ class DelayQBackend(BaseTaskBackend):
             TaskResultDoesNotExist: No job has this id.
             BrokerUnavailable: Redis does not answer.
         """
-        from ..models import Cancellation
+        from ..models import Run
         from . import store
 
         job = self._find(result_id)
@@ -161,7 +161,7 @@ class DelayQBackend(BaseTaskBackend):
         except JobHeld:
             if not running:
                 raise
-        Cancellation.objects.ask(job.pk, by)
+        Run.objects.filter(pk=job.pk).request_stop(by)
         return True
 
     def reschedule(self, result_id: str, when: datetime | timedelta) -> bool:

@@ -17,7 +17,6 @@ from .rows import AnyRun, AnySchedule, AnyState
 
 
 def member_of(schedule_pk: int) -> str:
-    """Return the member of a schedule."""
     return f"s{schedule_pk}"
 
 
@@ -27,10 +26,7 @@ def member_of_run(run: AnyRun) -> str:
 
 
 def generation_of_run(run: AnyRun) -> int:
-    """Return a number that distinguishes a row from others with its primary key, as in a restored database.
-
-    It is the creation time in µs since the epoch, plus 1 for each retry of the job by a user.
-    """
+    """Return the creation time in µs since the epoch, plus 1 for each retry: others may have had its primary key."""
     return micros(run.created_at) + (run.generation if run.token else 0)
 
 
@@ -53,11 +49,7 @@ def state_of(schedule: AnySchedule) -> AnyState:
 
 
 def next_point(schedule: AnySchedule, state: AnyState) -> datetime | None:
-    """Return the first undecided point, in whole ms, or None if there is no further point.
-
-    Raises:
-        InvalidRecurrence: The row holds no usable recurrence.
-    """
+    """Return the first undecided point, in whole ms, or None. `InvalidRecurrence`: the row has no usable recurrence."""
     if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
         return None
     rule, base = schedule.rule_and_base(state)
@@ -94,5 +86,5 @@ def exhausted_reason(schedule: AnySchedule, state: AnyState) -> str:
 
 
 def wake_of(schedule: AnySchedule, point: datetime) -> datetime:
-    """Return when a point is to be claimed: the point plus its jitter."""
+    """Return when a point is to be claimed, with its jitter."""
     return wake_at(point, schedule.jitter, schedule.name)

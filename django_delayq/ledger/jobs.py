@@ -2,14 +2,12 @@
 
 Note [Unique keys]
 A job holds its key in a nullable column with a unique constraint, until it starts or until it ends. If the key is
-taken, the holder's row is returned instead, locked for the rest of the caller's transaction. So the holder sees what
-the caller writes: a worker that would start it finds the row locked, and tries again later. The keys of a call are
-locked in sorted order. Two transactions that take two keys in opposite order deadlock, and the database ends one of
-them.
+taken, the holder's row is returned instead, locked for the rest of the caller's transaction. So a worker that would
+start the holder waits, and it sees what the caller writes. The keys of a call are locked in sorted order. Two
+transactions that take two keys in opposite order deadlock, and the database ends one of them.
 
 Note [Beside its cause]
-A callback is put into the queue of the run that ended. One transaction writes the outcome and the callback's row, so
-a crash never leaves one without the other. A callback has no callbacks of its own.
+One transaction writes an outcome and its callback's row, so that a crash never leaves one without the other.
 """
 
 import logging
@@ -23,12 +21,11 @@ from django.db.models import QuerySet
 
 from ..calls import new_tokens, registry
 from ..calls.call import first_alias
-from ..models import Cancellation, Origin, Output, Run, Status
-from ..models.locks import locked
+from ..models import Origin, Output, Run, Status
+from ..models.primary import locked
 from ..recurrence.point import utcnow
-from .attempts import keep_former
 from .bulk import database, writer
-from .rows import Outcome, RunRow, Won
+from .rows import Outcome, RunRow, Won, keep_former
 
 #: Columns that `enqueue()` writes; the others keep their defaults.
 NEW_JOB = (
@@ -36,19 +33,15 @@ NEW_JOB = (
     "options", "unique_key",
 )  # fmt: skip
 _values = attrgetter(*NEW_JOB)
+logger = logging.getLogger("django_delayq.worker")
 #: Columns that are read of the job that holds a unique key.
 _STANDS = ("pk", "token", "queue", "backend", "priority", "due_at", "created_at")
-#: Attempts to insert a job or find the holder of its unique key, before it is inserted without the key.
-_ROUNDS = 5
-#: Maximum rows per INSERT.
-_BATCH = 1000
+#: Attempts to insert a job or find the holder of its unique key; maximum rows per INSERT.
+_ROUNDS, _BATCH = 5, 1000
 
 
 def _jobs(using: str | None = None) -> QuerySet[Run]:
     return Run._base_manager.using(using or database()).filter(origin=Origin.JOB)
-
-
-# -- enqueueing
 
 
 def add_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
@@ -90,9 +83,6 @@ def _add_unique(row: RunRow, using: str) -> RunRow:
     return row
 
 
-# -- one job
-
-
 def find_job(pk: int, token: str) -> Run | None:
     """Return the row of a job; None if it does not exist or has expired."""
     row = _jobs().filter(pk=pk, token=token).first()
@@ -121,7 +111,7 @@ def _change(job: Run, **values: Any) -> bool:
 def retry_job(job: Run, now: datetime) -> bool:
     """Enqueue a failed job again, keeping only its history; return False if the row has changed.
 
-    A new fence keeps outcomes of older attempts from being taken for new ones. A stop request is deleted.
+    A new fence keeps outcomes of older attempts from being taken for new ones. A stop request ends.
 
     Raises:
         IntegrityError: Another job holds its unique key. Nothing was written.
@@ -130,19 +120,17 @@ def retry_job(job: Run, now: datetime) -> bool:
     failed = job.status
     keep_former(job, ended=True)
     rows = _jobs(job._state.db).filter(pk=job.pk, status=failed, attempt=job.attempt, fence=job.fence)
-    with transaction.atomic(using=job._state.db):
-        Cancellation.objects.using(job._state.db).filter(run=job.pk).delete()
-        return bool(
-            rows.update(
-                status=Status.QUEUED, attempt=0, reclaims=0, unique_key=key, due_at=now, attempts=job.attempts,
-                reason="", error="", result=None, claimed_at=None, started_at=None, finished_at=None, expires_at=None,
-                fence=new_tokens(1)[0], generation=job.generation + 1,
-            )
+    with transaction.atomic(using=job._state.db):  # a savepoint, for the error
+        written = rows.update(
+            status=Status.QUEUED, attempt=0, reclaims=0, unique_key=key, due_at=now, attempts=job.attempts,
+            reason="", error="", result=None, claimed_at=None, started_at=None, finished_at=None, expires_at=None,
+            fence=new_tokens(1)[0], generation=job.generation + 1, stop_requested_at=None, stop_requested_by="",
         )  # fmt: skip
+    return bool(written)
 
 
 def taken_by(key: str) -> Run | None:
-    """Return the job that holds a unique key, or None."""
+    """Return the job that holds a unique key."""
     return _jobs().filter(unique_key=key).first()
 
 
@@ -152,14 +140,12 @@ def find_expired(limit: int) -> list[int]:
     return list(rows.order_by("expires_at").values_list("pk", flat=True)[:limit])
 
 
-logger = logging.getLogger("django_delayq.worker")
-
 #: The callback field for each status; other outcomes have no callback.
 _AFTER: dict[str, str] = {Status.SUCCEEDED: "on_success", Status.FAILED: "on_failure", Status.LOST: "on_failure"}
 
 
 def call_back(outcomes: Sequence[Outcome], written: Sequence[Won]) -> None:
-    """Insert the callbacks of the runs that were won, in their transaction; set `callback` in the outcomes."""
+    """Insert the callbacks of the runs that were won, in the transaction of their outcomes, and set `callback`."""
     for outcome, got in zip(outcomes, written, strict=True):
         outcome.callback = _after(outcome) if got is Won.YES else None
     rows = [outcome.callback for outcome in outcomes if outcome.callback is not None]
@@ -192,7 +178,7 @@ def _row(path: str, args: list[Any], queue: str, alias: str) -> RunRow:
 def delete_job(job: Run) -> bool:
     """Delete a job that has ended, and its output; return False if the row has changed."""
     using = job._state.db or database()
-    rows = Run._base_manager.using(using).filter(pk=job.pk, status=job.status, attempt=job.attempt, fence=job.fence)
+    rows = _jobs(using).filter(pk=job.pk, status=job.status, attempt=job.attempt, fence=job.fence)
     with transaction.atomic(using=using):
         gone = bool(rows._raw_delete(using))
         if gone:

@@ -1,8 +1,8 @@
-"""Reads schedules, open rows and recent outcomes, always from the primary database."""
+"""Reads schedules, open rows, recent outcomes and the controls of users, always from the primary database."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -10,8 +10,9 @@ from django.db import connections
 from django.db.models import BooleanField, Exists, Model, OuterRef, QuerySet
 from django.db.models.expressions import RawSQL
 
+from ..calls.registry import current_name
 from ..index.keys import grouped
-from ..models import Origin, Run, Schedule, ScheduleState, Status
+from ..models import Control, Origin, Run, Schedule, ScheduleState, Status
 from .bulk import database, reader
 from .rows import RunRow, ScheduleRow, StateRow
 
@@ -23,11 +24,9 @@ _OPEN_OF_CHAIN = (
     f" AND {_TABLE}.schedule_id IS NOT NULL AND {_TABLE}.status IN ('queued', 'running', 'retrying')"
     f" AND NOT {_TABLE}.apart"
 )
-_IS_OPEN_OF_CHAIN = RawSQL(_OPEN_OF_CHAIN.removeprefix(" AND "), [], output_field=BooleanField())  # noqa: S611 - as below
+_IS_OPEN_OF_CHAIN = RawSQL(_OPEN_OF_CHAIN.removeprefix(" AND "), [], output_field=BooleanField())  # noqa: S611 - ours
 #: As in the index by status.
-_NOT_SUCCEEDED = RawSQL(  # noqa: S611 - no value of anybody's is in it
-    f"NOT ({_TABLE}.status = 'succeeded')", [], output_field=BooleanField()
-)
+_NOT_SUCCEEDED = RawSQL(f"NOT ({_TABLE}.status = 'succeeded')", [], output_field=BooleanField())  # noqa: S611 - ours
 DEFINITION = tuple(field.name for field in fields(ScheduleRow) if field.init and field.name != "state")
 STATE = tuple(field.name for field in fields(StateRow) if field.name != "stored")
 RUN = tuple(field.name for field in fields(RunRow))
@@ -82,12 +81,6 @@ def load_waiting(pks: Collection[int]) -> list[RunRow]:
     return [RunRow(**dict(zip(_WAITING, row, strict=True))) for row in rows]
 
 
-def open_chains() -> QuerySet[Run]:
-    """Return the rows of chains without an outcome. They are few, and found by the index by status."""
-    rows = Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, apart=False)
-    return rows.filter(status__in=[Status.RUNNING, Status.RETRYING])
-
-
 def load_open_rows(pks: Collection[int]) -> dict[int, list[RunRow]]:
     """Return the open rows in the chains of these schedules, by schedule, oldest first."""
     rows = [row for row in _runs("schedule", pks, _OPEN_OF_CHAIN) if row.status != Status.QUEUED]
@@ -127,7 +120,8 @@ def load_abandoned() -> list[RunRow]:
     """Return up to 1000 open rows of chains whose schedule was deleted or disabled."""
     using = database()
     enabled = Schedule._base_manager.using(using).filter(pk=OuterRef("schedule_id"), enabled=True)
-    pks = open_chains().filter(~Exists(enabled)).order_by("pk").values_list("pk", flat=True)
+    rows = Run._base_manager.using(using).filter(_NOT_SUCCEEDED, apart=False, status__in=OPEN_STATUSES[1:])
+    pks = rows.filter(~Exists(enabled)).order_by("pk").values_list("pk", flat=True)
     return list(load_runs(pks[:1000]).values())
 
 
@@ -136,16 +130,18 @@ def count_up_to(most: int, *questions: QuerySet[Any]) -> list[int]:
 
     Sort the rows of a query by its index: with a limit, PostgreSQL would otherwise scan the table.
     """
-    using, parts, values = database(), list[str](), list[Any]()
-    for rows in questions:
-        ordered = rows if rows.query.order_by else rows.order_by()
-        limited = ordered.using(using).values("pk")[: most + 1]
-        sql, params = limited.query.get_compiler(using).as_sql()
-        parts.append(f"(SELECT COUNT(*) FROM ({sql}) counted)")  # noqa: S608 - Django's
-        values += params
-    with connections[using].cursor() as cursor:
-        cursor.execute(f"SELECT {', '.join(parts)}", values)
+    keys, values = _limit(most + 1, [rows if rows.query.order_by else rows.order_by() for rows in questions])
+    with connections[database()].cursor() as cursor:
+        counts = ", ".join(f"(SELECT COUNT(*) FROM {each} counted)" for each in keys)  # noqa: S608 - Django's
+        cursor.execute(f"SELECT {counts}", values)
         return list(cursor.fetchone())
+
+
+def _limit(most: int, questions: Iterable[QuerySet[Any]]) -> tuple[list[str], list[Any]]:
+    """Return the SQL of the first `most` keys of each query, and the parameters of all."""
+    using = database()
+    compiled = [rows.using(using).values("pk")[:most].query.get_compiler(using).as_sql() for rows in questions]
+    return [f"({sql})" for sql, _ in compiled], [value for _, params in compiled for value in params]
 
 
 def open_apart() -> QuerySet[Run]:
@@ -176,12 +172,8 @@ def count_values(
 
     A subquery selects the keys by an index: otherwise PostgreSQL would walk all runs by primary key.
     """
-    using, parts, values = database(), list[str](), list[Any]()
-    for rows in questions:
-        sql, params = rows.using(using).values("pk")[:most].query.get_compiler(using).as_sql()
-        parts.append(f"SELECT * FROM ({sql}) counted")  # noqa: S608 - Django's
-        values += params
-    columns, found = ", ".join(names), " UNION ALL ".join(parts)
+    using, columns, (keys, values) = database(), ", ".join(names), _limit(most, questions)
+    found = " UNION ALL ".join(f"SELECT * FROM {each} counted" for each in keys)  # noqa: S608 - Django's
     sql = f"SELECT {columns}, COUNT(*) FROM ({found}) found JOIN {_TABLE} ON {_TABLE}.id = found.pk"  # noqa: S608
     if before is not None:
         sql += " WHERE created_at < %s"
@@ -214,3 +206,42 @@ def _instance(model: type[Instance], names: tuple[str, ...], row: RunRow | Sched
     attnames = {"id" if name == "pk" else name: name for name in names}
     in_order = [field.attname for field in model._meta.concrete_fields if field.attname in attnames]
     return model.from_db(database(), in_order, [getattr(row, attnames[name]) for name in in_order])
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """The paused queues and tasks, by current names, each with the reason; and the limits of queues."""
+
+    queues: Mapping[str, str] = field(default_factory=dict)
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    most: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def paused(self) -> Collection[tuple[str, str]]:
+        """(kind, name) of each paused queue or task."""
+        return {("queue", name) for name in self.queues} | {("task", name) for name in self.tasks}
+
+
+def held_back() -> list[Control]:
+    """Return the pauses and limits that are in force."""
+    return list(Control.objects.using(database()).in_force())
+
+
+def read_held_back() -> HeldBack:
+    """Return the pauses and limits that are in force, by name, with one query."""
+    queues, tasks, most = dict[str, str](), dict[str, str](), dict[str, int]()
+    for row in held_back():
+        if row.is_paused():
+            if row.kind == Control.Kind.QUEUE:
+                queues[row.name] = row.reason
+            else:
+                tasks[current_name(row.name)] = row.reason
+        if row.most is not None and row.kind == Control.Kind.QUEUE:
+            most[row.name] = row.most
+    return HeldBack(queues, tasks, most)
+
+
+def read_stop_requests(runs: Collection[int]) -> dict[int, str]:
+    """Return which of these runs to stop, by primary key, each with the user who requested it."""
+    rows = Run._base_manager.using(database()).filter(pk__in=list(runs), stop_requested_at__isnull=False)
+    return dict(rows.values_list("pk", "stop_requested_by"))

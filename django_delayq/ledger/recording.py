@@ -40,16 +40,25 @@ from django.db import DatabaseError, DataError, IntegrityError, connections, tra
 from ..calls.side_channels import note_failure
 from ..exceptions import InvalidRecurrence
 from ..models import Condition, Origin, Output, Run, Schedule, ScheduleState, Status
-from ..models.locks import locked
 from ..models.run import OPEN
 from ..recurrence.point import utcnow
 from . import chain
-from .attempts import attempts_of, keep_former
 from .bulk import database, reader, writer, writing
 from .jobs import call_back
 from .locks import leave_locked, lock_free, locked_by_others
 from .reading import OF_JOBS, RUN, STATE, load_schedules
-from .rows import VERSION, AnySchedule, Outcome, RunRow, ScheduleRow, StateRow, Won, version_of
+from .rows import (
+    VERSION,
+    AnySchedule,
+    Outcome,
+    RunRow,
+    ScheduleRow,
+    StateRow,
+    Won,
+    attempts_of,
+    keep_former,
+    version_of,
+)
 
 
 class Change(NamedTuple):
@@ -107,12 +116,6 @@ def take_back_pruned(inserted: Iterable[RunRow], states: Mapping[int, StateRow],
     if pruned:
         Run._base_manager.using(using).filter(pk__in=pruned).delete()
     return pruned
-
-
-def lock_horizon(schedule_pk: int, using: str) -> datetime | None:
-    """Return the instant up to which a schedule's history is pruned, locked until the transaction ends."""
-    states = locked(ScheduleState._base_manager.using(using).filter(pk=schedule_pk))
-    return states.values_list("pruned_until", flat=True).first()
 
 
 def _reaches(horizon: datetime | None, run: RunRow) -> bool:
@@ -243,7 +246,7 @@ def start(outcomes: Sequence[Outcome]) -> list[Won]:
 
 
 def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow], set[int]]:
-    """Lock schedules and states, so that deletions and other workers wait: `models/locks.py`, Note [Order of locks].
+    """Lock schedules and states, so that deletions and other workers wait: `models/primary.py`, Note [Order of locks].
 
     Return the generations and states that exist, and the keys that other transactions have locked.
     """

@@ -22,9 +22,10 @@ def add_minute(at: datetime, counts: Counts) -> None:
 
 
 def merge_minutes(before: datetime) -> int:
-    """Merge up to BATCH minutes before this instant into their hours; return how many.
+    """Merge up to BATCH minutes before this instant into their hours, each once; return how many.
 
-    Each minute counts once, even after a crash or with concurrent calls, of which all but one raise `Overtaken`.
+    Raises:
+        Overtaken: A concurrent call has merged some of them.
     """
     minutes = list(_rows().filter(seconds=MINUTE, at__lt=before).order_by("at")[:BATCH])
     if not minutes:
@@ -57,8 +58,7 @@ class Overtaken(Exception):
 def forget_hours(before: datetime) -> int:
     """Delete up to BATCH hours before this instant; return how many."""
     old = _rows().filter(seconds=HOUR, at__lt=before).order_by("at").values_list("pk", flat=True)[:BATCH]
-    pks = list(old)
-    return _rows().filter(pk__in=pks).delete()[0] if pks else 0
+    return _rows().filter(pk__in=list(old)).delete()[0]
 
 
 def read_rollups(since: datetime, until: datetime) -> Iterator[tuple[datetime, int, Key, Tally]]:

@@ -1,14 +1,18 @@
-"""Schedules, states and runs as workers read and write them: plain values, named as the models' attributes."""
+"""Schedules, states and runs as workers read and write them: plain values, named as the models' attributes.
+
+The former attempts of a run are in its column `attempts`, the last one is in the row itself.
+"""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Self
 
-from ..calls import Call
-from ..calls.results import result_id
-from ..models import Condition, Origin, Run, Schedule, ScheduleState
-from ..recurrence import Recurrence
+from ..calls import Call, history
+from ..calls.history import Attempt
+from ..models import Condition, Origin, Run, Schedule, ScheduleState, Status
+from ..models.run import RunProperties
+from ..recurrence import Recurrence, to_ms
 from ..recurrence.policy import Recurring
 
 
@@ -90,7 +94,7 @@ class ScheduleRow(Recurring):
 
 
 @dataclass(slots=True, eq=False)
-class RunRow:
+class RunRow(RunProperties):
     """A row of the ledger: see `Run`. `pk` is 0 until it is inserted; a job has no schedule."""
 
     schedule_id: int | None
@@ -126,39 +130,12 @@ class RunRow:
     pk: int = 0
 
     @classmethod
-    def of(cls, schedule: "Schedule | ScheduleRow", due_at: datetime, **values: Any) -> Self:
-        """Return a new row of this schedule's definition; `values` take precedence."""
-        same = {name: getattr(schedule, name) for name in ("task", "queue", "generation", "priority")}
-        values = {**same, **values}
-        return cls(schedule_id=schedule.pk, schedule_name=schedule.name, due_at=due_at, **values)
-
-    @classmethod
     def job(cls, task: str, queue: str, backend: str, due_at: datetime, token: str, **values: Any) -> Self:
         """Return a new row of a job."""
         return cls(
             schedule_id=None, schedule_name="", generation=0, status="queued", origin="job", apart=True,
             task=task, queue=queue, backend=backend, due_at=due_at, token=token, **values,
         )  # fmt: skip
-
-    @property
-    def is_job(self) -> bool:
-        return bool(self.token)
-
-    @property
-    def title(self) -> str:
-        return self.schedule_name or self.task
-
-    @property
-    def result_id(self) -> str:
-        return result_id(self.pk, self.token) if self.token else ""
-
-    @property
-    def lag(self) -> timedelta | None:
-        return None if self.claimed_at is None or self.origin == Origin.BACKFILL else self.claimed_at - self.due_at
-
-    @property
-    def duration(self) -> timedelta | None:
-        return None if self.started_at is None or self.finished_at is None else self.finished_at - self.started_at
 
 
 AnySchedule = Schedule | ScheduleRow
@@ -177,8 +154,6 @@ class Won(Enum):
 
 #: Columns that identify a version of a row, even if a restored database reuses its primary key.
 VERSION = ("status", "attempt", "fence", "worker", "created_at")
-
-
 Version = tuple[str, int, str, str, datetime]
 
 
@@ -223,3 +198,40 @@ class Outcome:
 def version_of(run: RunRow) -> Version:
     """Return the version of a row."""
     return run.status, run.attempt, run.fence, run.worker, run.created_at
+
+
+def keep_former(run: AnyRun, lapsed_at: datetime | None = None, *, ended: bool = False) -> None:
+    """Add the attempt of an open row to `attempts`, before the next begins or the row is closed.
+
+    `ended`: the row has an outcome and is about to be retried. If a `running` row is not saved yet, only the time of
+    its worker's claim is known, `lapsed_at`.
+    """
+    before = history.from_json(run.attempts)
+    worker, started = ("", _ms(lapsed_at)) if not run.pk else (run.worker, _ms(run.started_at))
+    if run.status == Status.RETRYING or (ended and started is not None and not _is_kept(before, started)):
+        before = history.followed_by(before, started, _ms(run.finished_at), worker, run.reason, run.error)
+    elif run.status == Status.RUNNING:
+        before = history.followed_by(before, started, None, worker, history.NOT_ENDED)
+    else:
+        return
+    run.attempts = history.to_json(before)
+
+
+def attempts_of(run: AnyRun) -> list[Attempt]:
+    """Return the attempts of a row, oldest first; the last one may be running, or kept in `attempts` too."""
+    before = history.from_json(run.attempts)
+    started = _ms(run.started_at)
+    if started is None or run.status in (Status.QUEUED, Status.SKIPPED) or _is_kept(before, started):
+        return before
+    if run.status == Status.RUNNING:
+        return history.followed_by(before, started, None, run.worker, "")
+    title = "" if run.status == Status.SUCCEEDED else run.reason
+    return history.followed_by(before, started, _ms(run.finished_at), run.worker, title, run.error)
+
+
+def _is_kept(before: list[Attempt], started: int) -> bool:
+    return bool(before) and before[-1].started == started
+
+
+def _ms(value: datetime | None) -> int | None:
+    return None if value is None else to_ms(value)

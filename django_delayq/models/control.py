@@ -14,17 +14,11 @@ from ..calls.registry import current_name, get_task
 from ..conf import get_config
 from ..exceptions import UnknownTask
 from ..recurrence.point import utcnow
-from .fields import UTCDateTimeField
+from .columns import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 
 
-def _shown(instant: datetime) -> str:
-    return f"{timezone.localtime(instant):%Y-%m-%d %H:%M}"
-
-
 class ControlQuerySet(PrimaryQuerySet["Control"]):
-    """Pauses and limits."""
-
     def in_force(self, now: datetime | None = None) -> "ControlQuerySet":
         """Return the rows in force at `now`, by kind and name."""
         paused = Q(paused=True) & (Q(until=None) | Q(until__gt=now or utcnow()))
@@ -32,16 +26,11 @@ class ControlQuerySet(PrimaryQuerySet["Control"]):
 
 
 class Control(PrimaryModel):
-    """One queue or task. Workers read it before they claim, and at most half a second before they start anything.
-
-    While `paused`, up to `until` if set, nothing starts; running executions continue. Due points and jobs stay in their
-    queue, and afterwards `missed` decides about late points. `most` limits the leases held at a time, and so the
-    executions. With several shards each has an equal part, rounded down, but at least one. Expired leases do not count.
+    """One queue or task; see `actions.pause` and `actions.limit`. Workers read it before they claim, and at most half
+    a second before they start anything.
     """
 
     class Kind(models.TextChoices):
-        """The type of the target."""
-
         QUEUE = "queue", _("queue")
         TASK = "task", _("task")
 
@@ -78,7 +67,7 @@ class Control(PrimaryModel):
         """The pause in words, such as "paused (smtp down) by admin"; '' if not paused."""
         if not self.is_paused():
             return ""
-        until = _("until %(time)s") % {"time": _shown(self.until)} if self.until else ""
+        until = _("until %(time)s") % {"time": f"{timezone.localtime(self.until):%Y-%m-%d %H:%M}"} if self.until else ""
         reason = f"({self.reason})" if self.reason else ""
         user = _("by %(user)s") % {"user": self.changed_by} if self.changed_by else ""
         return " ".join(filter(None, [str(_("paused")), until, reason, user]))
@@ -121,8 +110,7 @@ class Control(PrimaryModel):
 def explain_wait(rows: Iterable[Control], of: tuple[str, str] | None = None) -> str:
     """Return "waits: queue mail is paused (smtp down) by admin"; '' if none of the rows is a pause.
 
-    With `of`, a queue and a task, only their pauses count. A limit is not a pause. All pages and commands that explain
-    waiting work use these words.
+    With `of`, a queue and a task, only their pauses count. All pages and commands that explain waiting work use it.
     """
     held = [row for row in rows if row.is_paused() and (of is None or row.concerns(*of))]
     pauses = [_("%(what)s is %(how)s") % {"what": row, "how": row.pause} for row in held]

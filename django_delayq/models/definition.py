@@ -1,6 +1,5 @@
 """Validation of a definition: recurrence, task, arguments, queue. Queries the database only for stored values."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -13,23 +12,19 @@ from .. import conf
 from ..calls import commands, handover, registry
 from ..calls.annotations import misfits
 from ..calls.call import first_alias
-from ..calls.compat import AnyTask
 from ..calls.options import NAMES as CALLBACKS
 from ..calls.validators import is_storable, validate_json
 from ..conf.alerts import find_refusal
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
-from ..recurrence import Cron, Recurrence
+from ..recurrence import Recurrence
 from ..recurrence.phrases import offer
 from ..recurrence.point import utcnow
 from ..recurrence.zone import get_zone
-from .fields import fields_of
+from .columns import fields_of
 
 if TYPE_CHECKING:
     from .schedule import Schedule
 
-logger = logging.getLogger("django_delayq")
-
-DURATIONS = ("every", "jitter", "grace", "catch_up_window", "timeout", "backoff", "expected_within")
 INSTANTS = ("at", "start_at", "end_at")
 #: SQLite keeps durations as microseconds in 64 bits.
 LONGEST = timedelta(days=100_000_000)
@@ -45,34 +40,13 @@ Problem = tuple[str, str]
 
 
 def clean_definition(schedule: "Schedule") -> None:
-    """Check the whole definition and report every mistake at once.
-
-    Raises:
-        ValidationError: A dict by model field.
-    """
+    """Check the whole definition; raise a `ValidationError` with every mistake, by model field."""
     _refuse(_types(schedule))
     kind = _kind(schedule)
     minimum = timedelta(seconds=conf.get_config().min_interval_seconds)
     timing = [] if kind else _values(schedule, minimum) or _points(schedule, minimum)
-    others = (_timeout_and_queue, _keeping, _watching, _call, _callbacks, _handover)
+    others = (_execution, _watching, _call, _callbacks)
     _refuse([*kind, *timing, *(problem for find in others for problem in find(schedule))])
-
-
-def find_doubt(schedule: "Schedule") -> str:
-    """Return and log how croniter's next points differ from those of a valid cron expression. Never raises."""
-    try:
-        found = Cron(schedule.cron, schedule.timezone).contradiction(utcnow()) if schedule.cron else None
-        if found is None:
-            return ""
-        ours, theirs = (f"{point:%Y-%m-%d %H:%M}" for point in found)
-    except Exception:
-        logger.info("croniter has no points of %r, the cron expression of %s.", schedule.cron, schedule, exc_info=True)
-        return ""
-    logger.warning("%s: %r is next due at %s here, at %s by croniter.", schedule, schedule.cron, ours, theirs)
-    return _(
-        "The cron expression %(cron)s is next due at %(ours)s here, and at %(theirs)s by the package croniter. Check "
-        "that the next due points are those that you mean."
-    ) % {"cron": schedule.cron, "ours": ours, "theirs": theirs}
 
 
 def _refuse(problems: Sequence[Problem]) -> None:
@@ -85,10 +59,10 @@ def _refuse(problems: Sequence[Problem]) -> None:
 
 def _types(schedule: "Schedule") -> list[Problem]:
     """Check types, which are wrong only in values from code: a form has converted them."""
-    types = dict.fromkeys(DURATIONS, timedelta) | dict.fromkeys(INSTANTS, datetime)
+    types = {"DurationField": timedelta, "DateTimeField": datetime}
     problems = []
     for name, field in fields_of(type(schedule)).items():
-        value, wanted = getattr(schedule, name), types.get(name)
+        value, wanted = getattr(schedule, name), types.get(field.get_internal_type())
         if value is None:
             if not field.null:
                 problems.append((name, "This cannot be null."))
@@ -175,12 +149,15 @@ def _gap_below(minimum: timedelta, rule: Recurrence, first: datetime) -> timedel
     return None
 
 
+def _is_stored(schedule: "Schedule", *fields: str) -> bool:
+    """Return whether these values are stored already: those of an existing schedule stay valid."""
+    stored = type(schedule)._base_manager.filter(pk=schedule.pk).values_list(*fields).first()
+    return stored == tuple(getattr(schedule, name) for name in fields)
+
+
 def _one_off(schedule: "Schedule") -> list[Problem]:
     at = schedule.at
-    if at is None or at > utcnow():
-        return []
-    saved = type(schedule)._base_manager.filter(pk=schedule.pk).values_list("at", flat=True).first()
-    if saved == at:  # a finished one-off can still be edited
+    if at is None or at > utcnow() or _is_stored(schedule, "at"):
         return []
     try:
         typed = at.astimezone(get_zone(schedule.timezone))  # the zone in which the user typed it
@@ -189,15 +166,12 @@ def _one_off(schedule: "Schedule") -> list[Problem]:
     return [("at", f"{typed:%Y-%m-%d %H:%M:%S %Z} has passed. Choose a time to come, or use Run now.")]
 
 
-def _timeout_and_queue(schedule: "Schedule") -> Iterator[Problem]:
+def _execution(schedule: "Schedule") -> Iterator[Problem]:
     if schedule.timeout is not None and schedule.timeout <= timedelta(0):
         yield "timeout", "A timeout is longer than zero; leave it empty for none."
     queues = conf.get_config().queues
     if schedule.queue not in queues:
         yield "queue", f"No setting names the queue {schedule.queue!r}; DELAYQ['QUEUES'] has {', '.join(queues)}."
-
-
-def _keeping(schedule: "Schedule") -> Iterator[Problem]:
     keeps = schedule.Keep
     if schedule.keep not in keeps.values:
         yield "keep", f"What is kept is one of {', '.join(keeps.values[1:])}, or empty, not {schedule.keep!r}."
@@ -208,16 +182,14 @@ def _keeping(schedule: "Schedule") -> Iterator[Problem]:
 
 
 def _watching(schedule: "Schedule") -> Iterator[Problem]:
-    """Accept a stored address whose host is no longer listed: nothing is sent there, and other fields stay editable."""
     if schedule.expected_within is not None and schedule.expected_within <= timedelta(0):
         yield "expected_within", "This is longer than zero; leave it empty where nobody is to be told."
-    if schedule.ping_url:
+    if schedule.ping_url and not _is_stored(schedule, "ping_url"):
         alerts = conf.get_config().alerts
         refusal = find_refusal(schedule.ping_url, () if alerts is None else alerts.hosts)
-        rows = type(schedule)._base_manager.filter(pk=schedule.pk).values_list("ping_url", flat=True)
         if not refusal and "?" in schedule.ping_url:
             refusal = "An address to ping has no query: /start and /fail are put behind it."
-        if refusal and rows.first() != schedule.ping_url:
+        if refusal:
             yield "ping_url", refusal
 
 
@@ -236,7 +208,13 @@ def _call(schedule: "Schedule") -> list[Problem]:
             raise InvalidArguments(refusal)
     except (UnknownTask, InvalidArguments) as error:
         return [(field, str(error))]
-    return _misfits(schedule, task)
+    found = misfits(task.func, registry.signature(task), schedule.args, schedule.kwargs)
+    problems = [("kwargs" if name in schedule.kwargs else "args", problem) for name, problem in found]
+    if problems and _is_stored(schedule, "task", "args", "kwargs"):
+        problems = []
+    if schedule.backend and (refused := handover.find_refusal(task, schedule.backend, schedule.priority)):
+        problems.append((refused.field, str(refused)))
+    return problems
 
 
 def _callbacks(schedule: "Schedule") -> Iterator[Problem]:
@@ -254,23 +232,3 @@ def _callbacks(schedule: "Schedule") -> Iterator[Problem]:
         else:
             if not first_alias():
                 yield field, "TASKS has no backend django_delayq.backend.DelayQBackend, which this is enqueued with."
-
-
-def _misfits(schedule: "Schedule", task: AnyTask) -> list[Problem]:
-    """Return the arguments that do not match the annotations. Stored arguments are not checked again."""
-    args, kwargs = schedule.args, schedule.kwargs
-    found = list(misfits(task.func, registry.signature(task), args, kwargs))
-    if not found:
-        return []
-    rows = type(schedule)._base_manager.filter(pk=schedule.pk).values_list("task", "args", "kwargs")
-    if (schedule.task, args, kwargs) in rows:  # so that an existing schedule stays editable
-        return []
-    return [("kwargs" if name in kwargs else "args", problem) for name, problem in found]
-
-
-def _handover(schedule: "Schedule") -> list[Problem]:
-    task = registry.find_task(schedule.task)
-    if not schedule.backend or task is None:  # the check of the task reports it
-        return []
-    refusal = handover.find_refusal(task, schedule.backend, schedule.priority)
-    return [] if refusal is None else [(refusal.field, str(refusal))]

@@ -8,8 +8,7 @@ from ..calls import registry
 from ..calls.decorators import Declared
 from ..text import redact_arguments
 from . import Schedule
-from . import fields as as_stored
-from .fields import Values, fields_of, to_json, values_of
+from .columns import Values, fields_of, from_json, to_json, values_of
 from .kept import SWITCH_FIELDS
 
 __all__ = [
@@ -51,19 +50,10 @@ def values_for(units: Iterable[Unit], wanted: Values) -> dict[str, Any]:
 
 
 def declared_schedule(declared: Declared) -> Schedule:
-    """Return an unsaved schedule as declared in the code, with every default filled in.
-
-    Raises:
-        ValidationError: A field does not accept its value, such as a choice that does not exist.
-    """
+    """Return an unsaved schedule as declared in the code, with every default; a `ValidationError` for wrong values."""
     schedule = Schedule(**declared.values)
     schedule.clean_fields()
     return schedule
-
-
-def from_json(stored: Values) -> dict[str, Any]:
-    """Return the value of every field; a field that is not stored gets its default."""
-    return as_stored.from_json(Schedule, stored)
 
 
 def shown(unit: Unit, values: Values) -> str:

@@ -1,10 +1,9 @@
 """Former definitions of schedules: what each edit replaced, who made it, and how to restore it.
 
 Note [What is kept]
-`Schedule.save()`, `pause()`, `resume()`, the admin, syncs of declared schedules, imports, and `update()` of up to
-MOST_AT_ONCE rows keep the definition that they replace, in the transaction of the edit. `update()` of more rows,
-`bulk_create` over existing rows, `loaddata` and SQL keep nothing: an `update()` of 10,000 rows would take six times as
-long on PostgreSQL, thirty times on SQLite. So there may be a gap between two definitions; see `is_followed_by`.
+`Schedule.save()`, and `update()` of up to MOST_AT_ONCE rows, keep the definition that they replace, in the transaction
+of the edit. `update()` of more rows, which would take many times as long, `bulk_create` over existing rows, `loaddata`
+and SQL keep nothing. So there may be a gap between two definitions; see `is_followed_by`.
 
 Consecutive definitions with equal values, such as those of a program that saves unchanged rows, become one row.
 """
@@ -16,7 +15,7 @@ from django.db import models, transaction
 from django.db.models import OuterRef, Subquery
 
 from ..recurrence.point import utcnow
-from .fields import UTCDateTimeField, from_json, to_json, values_of
+from .columns import UTCDateTimeField, from_json, to_json, values_of
 from .primary import PrimaryModel, PrimaryQuerySet
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ SWITCH_FIELDS = ("enabled", "pause_reason")
 
 
 class DefinitionQuerySet(PrimaryQuerySet["Definition"]):
-    """Former definitions."""
-
     def keep(self, replaced: Sequence["Schedule"], followed_by: Mapping[int, int], by: str = "") -> None:
         """Keep these rows, as read before the edit, and at most KEPT per schedule.
 
@@ -109,10 +106,7 @@ class Definition(PrimaryModel):
     def restore(self, *, by: str = "") -> bool:
         """Restore this definition, but not whether the schedule is paused; False if nothing changes.
 
-        The present definition is kept in turn.
-
-        Raises:
-            ValidationError: The values are no longer valid, such as a time that has passed.
+        A `ValidationError` says which values are no longer valid, such as a time that has passed.
         """
         using: str | None = self._state.db
         model: Any = self._meta.get_field("schedule").related_model
@@ -121,22 +115,12 @@ class Definition(PrimaryModel):
             row: Schedule | None = rows.filter(pk=self.schedule_id).first()
             if row is None:
                 return False
-            current, then = values_of(row), from_json(model, self.values)
+            current, then = values_of(row), from_json(self.values)
             changed = [name for name in then if name not in SWITCH_FIELDS and then[name] != current[name]]
-            return write(row, {name: then[name] for name in changed}, by)
-
-
-def write(row: "Schedule", changes: Mapping[str, Any], by: str) -> bool:
-    """Validate and save these values of a locked row; False if there are none. `by` names the user.
-
-    Raises:
-        ValidationError: The values are no longer valid.
-    """
-    for name, value in changes.items():
-        setattr(row, name, value)
-    if changes.keys() - SWITCH_FIELDS:
-        row.full_clean()
-    if changes:
-        row.changed_by = by
-        row.save(using=row._state.db, update_fields=list(changes))
-    return bool(changes)
+            for name in changed:
+                setattr(row, name, then[name])
+            if changed:
+                row.full_clean()
+                row.changed_by = by
+                row.save(using=row._state.db, update_fields=changed)
+            return bool(changed)

@@ -1,16 +1,23 @@
-"""Reads from the database that is written to, even if a router sends reads to a replica.
+"""Reads from the database that is written to, even if a router sends reads to a replica; locks rows in one sequence.
 
 Note [Primary]
 A replica is behind. A form filled from it would overwrite new values with old ones, a name taken just before would pass
 validation and fail in the database, and a page would not show the last change. Schedules are few, so that reading them
 elsewhere gains nothing. To read the ledger from a replica, use `Run.objects.using(alias)`.
+
+Note [Order of locks]
+A transaction that writes several rows locks them in this sequence, those of one table by primary key: schedules, then
+the rows that belong to them (runs, states). So edits, deletions, syncs and recordings wait for each other without a
+deadlock. Django's deletion begins with the rows that belong to a schedule, so the schedules are locked first.
+A transaction that writes states of schedules without editing these locks the schedules. Workers wait for no row lock
+(`ledger/locks.py`), and repeat their writes after a deadlock, as with SQL of a user.
 """
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from django.apps import apps
-from django.db import models, router
+from django.db import connections, models, router
 
 Row = TypeVar("Row", bound=models.Model)
 
@@ -40,3 +47,17 @@ class PrimaryModel(models.Model):
     ) -> None:
         """Reload these fields, by default all; Django also calls this for deferred fields."""
         super().refresh_from_db(using or self._state.db or router.db_for_write(type(self)), fields, **kwargs)
+
+
+def locked(rows: models.QuerySet[Row]) -> models.QuerySet[Row]:
+    """Lock rows for writing, by primary key; a database without row locks gets no lock query."""
+    return rows.order_by("pk").select_for_update(no_key=connections[rows.db].vendor == "postgresql")
+
+
+def lock_to_delete(schedules: models.QuerySet[Any]) -> None:
+    """Lock schedules before Django deletes what belongs to them; delete their former definitions and tags."""
+    related = schedules.model._meta.get_field
+    if connections[schedules.db].features.has_select_for_update:
+        list(schedules.order_by("pk").select_for_update(of=("self",)).values_list("pk"))
+    for name in ("definitions", "tags"):
+        related(name).related_model._base_manager.using(schedules.db).filter(schedule__in=schedules).delete()

@@ -1,21 +1,18 @@
 """Bulk reads and writes of schedules. Bulk writes are versioned and announced like `Schedule.save()`."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import F, QuerySet
 
 from ..recurrence.point import utcnow
 from ..signals import definitions_changed, definitions_deleted
-from .fields import own_fields
+from .columns import own_fields
 from .kept import MOST_AT_ONCE, Definition
-from .locks import lock_to_delete, locked
-from .primary import PrimaryQuerySet
-from .records import Tombstone
+from .primary import PrimaryQuerySet, lock_to_delete, locked
+from .records import Tag, Tombstone
 from .state import Condition
-from .tag import Tag
 from .versions import BOOKKEEPING_FIELDS, TIMING_FIELDS, is_expression, moved, moved_by, next_generation
 
 if TYPE_CHECKING:
@@ -23,19 +20,12 @@ if TYPE_CHECKING:
 
 
 class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
-    """Queries and bulk writes of schedules."""
-
     def enabled(self) -> Self:
         """Return the schedules that can run: enabled, with a next due point that exists and can be computed."""
         return self.filter(enabled=True).exclude(state__condition__in=[Condition.EXHAUSTED, Condition.PARKED])
 
     def paused(self) -> Self:
-        """Return the disabled schedules."""
         return self.filter(enabled=False)
-
-    def due(self, now: datetime | None = None) -> Self:
-        """Return enabled schedules whose next due point, as last recorded in the ledger, is not after `now`."""
-        return self.enabled().filter(state__next_due_at__lte=now or utcnow())
 
     def failing(self) -> Self:
         """Return the schedules whose last run did not succeed."""
@@ -50,31 +40,16 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         return self.filter(state__condition=Condition.PARKED)
 
     def tagged(self, name: str) -> Self:
-        """Return the schedules with this tag, in the form of `read_tags`."""
         return self.filter(tags__name=name)
 
     def used(self, most: int, *only: str) -> dict[str, list[str]]:
-        """Return up to `most` queues, tasks and tags (keys "queue", "task" and "tag") of all schedules.
-
-        `only` selects keys. Costs one index step per name; ignores filters of this queryset.
-        """
-        own = self._schedules().model
-        names: dict[str, list[str]] = {name: [] for name in only or ("queue", "task", "tag")}
-        quote, found, parts = connections[self.db].ops.quote_name, [], []
-        for what, model, column in (("queue", own, "queue"), ("task", own, "task"), ("tag", Tag, "name")):
-            if what not in names:
-                continue
-            table, column = quote(model._meta.db_table), quote(column)
-            found.append(
-                f"{what}s AS (SELECT MIN({column}) AS name, 1 AS n FROM {table} UNION ALL SELECT "  # noqa: S608 - ours
-                f"(SELECT MIN({column}) FROM {table} WHERE {column} > {what}s.name), n + 1 FROM {what}s "
-                "WHERE name IS NOT NULL AND n < %s)"
-            )
-            parts.append(f"SELECT '{what}', name FROM {what}s WHERE name IS NOT NULL")  # noqa: S608
-        with connections[self.db].cursor() as cursor:
-            cursor.execute(f"WITH RECURSIVE {', '.join(found)} {' UNION ALL '.join(parts)}", [most] * len(names))
-            for what, name in cursor.fetchall():
-                names[what].append(name)
+        """Return up to `most` "queue", "task" and "tag" names of all schedules; `only` selects among these keys."""
+        schedules, names = self._schedules(), {}
+        sources: dict[str, QuerySet[Any]] = {"queue": schedules, "task": schedules, "tag": Tag.objects.using(self.db)}
+        for what in only or sources:
+            column = "name" if what == "tag" else what
+            found = sources[what].order_by(column).values_list(column, flat=True).distinct()
+            names[what] = list(found[:most])
         return names
 
     def _schedules(self) -> "QuerySet[Schedule]":
@@ -128,7 +103,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     update.alters_data = True  # type: ignore[attr-defined]
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete like Django's, including running schedules. See `locks.py`, Note [Order of locks]."""
+        """Delete like Django's, including running schedules. See `primary.py`, Note [Order of locks]."""
         with transaction.atomic(using=self.db):
             lock_to_delete(self._schedules().filter(pk__in=self.order_by().values("pk")))
             self.gone: list[tuple[int, str, int]] = []  # filled by the receiver of `post_delete`
@@ -140,11 +115,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     delete.queryset_only = True  # type: ignore[attr-defined]
 
     def bulk_create(self, objs: Iterable["Schedule"], *args: Any, **kwargs: Any) -> list["Schedule"]:
-        """Insert like Django's. Each row is validated and begins a generation; Redis follows on commit.
-
-        Raises:
-            ValidationError: `Schedule.save()` would refuse a definition; nothing is inserted.
-        """
+        """Insert like Django's. Each row is validated and begins a generation; Redis follows on commit."""
         rows = list(objs)
         for row in rows:
             row.begin_version()

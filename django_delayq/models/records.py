@@ -1,23 +1,25 @@
-"""Records beside schedules and runs: output, counts, deletions, declarations and requests to stop a run."""
+"""Records beside schedules and runs: output, counts, deletions, tags, alerts; and the admin's page without rows."""
 
+import uuid
 from collections.abc import Iterable
-from datetime import timedelta
-from typing import Self
+from typing import TYPE_CHECKING, ClassVar
 
-from django.db import models
+from django.core.exceptions import ValidationError
+from django.db import models, transaction
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..recurrence.point import utcnow
-from .fields import UTCDateTimeField
+from .columns import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 from .versions import now_generation
 
+if TYPE_CHECKING:
+    from .schedule import Schedule
+
 
 class Output(PrimaryModel):
-    """The end of what one attempt logged and printed, without secrets. Deleted with its run.
-
-    Without a constraint in the database, so that SQL can delete runs. A full sweep deletes leftover rows.
-    """
+    """The end of what one attempt logged and printed, without secrets. A sweep deletes those of runs deleted by SQL."""
 
     run = models.ForeignKey(
         "django_delayq.Run", on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="outputs"
@@ -40,10 +42,7 @@ class Output(PrimaryModel):
 
 
 class Rollup(PrimaryModel):
-    """Counts of one task in `seconds` from `at` on. See `counters.py`, Note [Counters].
-
-    `seconds` is 60, or 3600 for counts older than two days. `counts` is a `counters.Tally`.
-    """
+    """Counts (a `Tally`) of one task in `seconds`, 60 or 3600, from `at` on. See `counters.py`, Note [Counters]."""
 
     at = UTCDateTimeField()
     seconds = models.PositiveIntegerField()
@@ -92,57 +91,121 @@ class Tombstone(PrimaryModel):
         )
 
 
-class Declaration(PrimaryModel):
-    """Marks a schedule as declared in the code; written in the same transaction. Schedules made by hand have none."""
+class NoRows(models.Manager["Overview"]):
+    """There is no table to read."""
 
-    schedule = models.OneToOneField(
-        "django_delayq.Schedule", on_delete=models.CASCADE, primary_key=True, related_name="declaration"
-    )
-    key = models.CharField(max_length=200, unique=True)
-    #: When a sync found the declaration missing in the code; null while it is there.
-    gone_at = UTCDateTimeField(null=True)
+    def get_queryset(self) -> "models.QuerySet[Overview]":
+        return super().get_queryset().none()
 
-    objects = PrimaryQuerySet.as_manager()
+
+class Overview(models.Model):
+    """The overview page, listed by the admin among the models. Users with `view_schedule` may view it."""
+
+    objects = NoRows()
 
     class Meta:
-        base_manager_name = "objects"  # reads `schedule.declaration`
+        managed = False
+        base_manager_name = "objects"
+        default_permissions = ()
+        verbose_name = _("at a glance")
+        verbose_name_plural = _("at a glance")
 
     def __str__(self) -> str:
-        return f"declared as {self.key}"
+        return str(self._meta.verbose_name)
 
 
-#: How long a request is kept. By then the execution has ended, or the worker that took over has stopped it.
-KEPT = timedelta(days=1)
+MOST_CHARS, MOST_TAGS = 50, 20
 
 
-class CancellationQuerySet(PrimaryQuerySet["Cancellation"]):
-    """Requests to stop runs."""
+def read_tags(text: str) -> list[str]:
+    """Return the tags of a text such as `billing, nightly`: unique, in lower case, sorted; a `ValidationError` else."""
+    names = sorted({" ".join(part.split()).lower() for part in text.split(",")} - {""})
+    for name in names:
+        if len(name) > MOST_CHARS:
+            raise ValidationError(
+                gettext("“%(name)s” is longer than %(most)d characters.") % {"name": name, "most": MOST_CHARS}
+            )
+    if len(names) > MOST_TAGS:
+        raise ValidationError(gettext("%(count)d tags; at most %(most)d.") % {"count": len(names), "most": MOST_TAGS})
+    return names
 
-    def ask(self, run: int, by: str = "") -> Self:
-        """Request a stop of the run with this primary key, once; delete old requests."""
-        self.filter(asked_at__lt=utcnow() - KEPT).delete()
-        self.get_or_create(run=run, defaults={"asked_by": by[:200]})
-        return self
+
+class TagQuerySet(PrimaryQuerySet["Tag"]):
+    def put(self, schedule: "Schedule", names: Iterable[str]) -> list[str]:
+        """Replace the tags of a schedule; return them in the form of `read_tags`."""
+        wanted = read_tags(",".join(names))
+        rows = self.filter(schedule=schedule)
+        with transaction.atomic(using=self.db):
+            rows.exclude(name__in=wanted).delete()
+            self.bulk_create([self.model(schedule=schedule, name=name) for name in wanted], ignore_conflicts=True)
+        return wanted
 
 
-class Cancellation(PrimaryModel):
-    """A request to stop a run; `run` is its primary key.
+class Tag(PrimaryModel):
+    #: `lock_to_delete` deletes tags with the schedule; rows that SQL leaves behind do no harm.
+    schedule = models.ForeignKey(
+        "django_delayq.Schedule", on_delete=models.DO_NOTHING, related_name="tags", db_constraint=False, db_index=False
+    )
+    name = models.CharField(_("tag"), max_length=MOST_CHARS)
 
-    Within about a second the worker that executes it raises `TaskCancelled` in the task. The request is kept for KEPT,
-    so that a worker that takes over from a killed one follows it too.
+    objects = TagQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("tag")
+        verbose_name_plural = _("tags")
+        base_manager_name = "objects"
+        default_permissions = ()
+        ordering = ("name",)
+        constraints = (models.UniqueConstraint(fields=("schedule", "name"), name="delayq_tag_unique"),)
+        indexes = (models.Index(fields=("name", "schedule"), name="delayq_tag_name"),)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class AlertQuerySet(PrimaryQuerySet["Alert"]):
+    def open(self) -> "AlertQuerySet":
+        """Return the problems that have not recovered, including those not reported yet."""
+        return self.filter(recovered_at=None)
+
+
+class Alert(PrimaryModel):
+    """One problem from beginning to end, identified by `kind` and `subject`. An open problem has one row.
+
+    `since` is when it was first seen, `told_at` when it was reported, `gone_at` when it was first not seen,
+    `recovered_at` when that was reported. A problem that ends before it is reported leaves no row. `sent` has the time
+    of each delivery, by "what channel".
     """
 
-    run = models.BigIntegerField(primary_key=True)
-    asked_at = UTCDateTimeField(default=utcnow)
-    asked_by = models.CharField(max_length=200, blank=True)
+    OPENED: ClassVar[str] = "opened"
+    RECOVERED: ClassVar[str] = "recovered"
 
-    objects = CancellationQuerySet.as_manager()
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    kind = models.CharField(_("kind"), max_length=40)
+    #: A queue, the key of a schedule, or '' if the kind has only one subject.
+    subject = models.CharField(max_length=64, blank=True)
+    #: The display name of the subject.
+    name = models.CharField(_("name"), max_length=200, blank=True)
+    queue = models.CharField(_("queue"), max_length=64, blank=True)
+    text = models.TextField(_("what it is"))
+    since = UTCDateTimeField(_("since"), default=utcnow)
+    told_at = UTCDateTimeField(_("told"), null=True)
+    gone_at = UTCDateTimeField(null=True)
+    recovered_at = UTCDateTimeField(_("recovered"), null=True)
+    sent = models.JSONField(_("sent"), default=dict)
+    #: None after recovery, so that the unique constraint allows any number of recovered rows.
+    is_open = models.BooleanField(null=True, default=True, editable=False)
+
+    objects = AlertQuerySet.as_manager()
 
     class Meta:
-        verbose_name = _("stop of what runs")
-        verbose_name_plural = _("stops of what runs")
-        default_permissions = ("add",)
+        verbose_name = _("alert")
+        verbose_name_plural = _("sent alerts")
+        ordering = ("-since",)
         base_manager_name = "objects"
+        default_permissions = ("view",)
+        constraints = (models.UniqueConstraint(fields=("kind", "subject", "is_open"), name="delayq_alert_once"),)
+        indexes = (models.Index(fields=("recovered_at",), name="delayq_alert_recovered"),)
 
     def __str__(self) -> str:
-        return f"run {self.run}"
+        return f"{self.kind} {self.name}".strip()

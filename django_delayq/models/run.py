@@ -4,20 +4,17 @@ A row with an outcome changes only if its job is retried or its failure is dismi
 """
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from django.db import models
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from ..calls.results import result_id
 from ..conf import rules
 from ..recurrence.point import utcnow
-from .fields import UTCDateTimeField
+from .columns import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
-from .records import Cancellation
-
-if TYPE_CHECKING:
-    from .schedule import Schedule
 
 
 class Origin(models.TextChoices):
@@ -50,22 +47,58 @@ OUTCOMES = frozenset(rules.OUTCOMES)
 
 
 class RunQuerySet(PrimaryQuerySet["Run"]):
-    """Queries on runs."""
-
     def open(self) -> Self:
-        """Return the runs without an outcome."""
         return self.filter(status__in=sorted(OPEN))
 
     def finished(self) -> Self:
-        """Return the runs with an outcome."""
         return self.filter(status__in=sorted(OUTCOMES))
 
-    def chain(self) -> Self:
-        """Return the due points of schedules, without requested runs and jobs."""
-        return self.filter(origin=Origin.DUE)
+    def request_stop(self, by: str = "") -> bool:
+        """Request a stop of these runs, once each; `by` names the user. False if all have ended."""
+        runs = self.open()
+        values = {"stop_requested_at": utcnow(), "stop_requested_by": by[:200]}
+        return bool(runs.filter(stop_requested_at=None).update(**values)) or runs.exists()
 
 
-class Run(PrimaryModel):
+class RunProperties:
+    """What follows from the columns of a run. Mixin for `Run` and for the workers' rows."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, schedule: Any, due_at: datetime, **values: Any) -> Self:
+        """Return an unsaved row of this schedule with its present definition; `values` take precedence."""
+        same = {name: getattr(schedule, name) for name in ("task", "queue", "generation", "priority")}
+        new: Any = cls
+        made: Self = new(schedule_id=schedule.pk, schedule_name=schedule.name, due_at=due_at, **{**same, **values})
+        return made
+
+    @property
+    def title(self: Any) -> str:
+        """The name of the schedule, or the task of a job."""
+        return str(self.schedule_name or self.task)
+
+    @property
+    def is_job(self: Any) -> bool:
+        return bool(self.token)
+
+    @property
+    def result_id(self: Any) -> str:
+        """The id of a job's result; '' for other runs."""
+        return result_id(self.pk, self.token) if self.token else ""
+
+    @property
+    def lag(self: Any) -> timedelta | None:
+        """Time from due point to claim; None before the claim, and for backfills, which are late on purpose."""
+        return None if self.claimed_at is None or self.origin == Origin.BACKFILL else self.claimed_at - self.due_at
+
+    @property
+    def duration(self: Any) -> timedelta | None:
+        """Duration of the last attempt; None before its end."""
+        return None if self.started_at is None or self.finished_at is None else self.finished_at - self.started_at
+
+
+class Run(RunProperties, PrimaryModel):
     """The outcome of one due point, of a skipped stretch, of a requested run, or of a job.
 
     A job has no schedule: the row has its call, `due_at` is its earliest start, and the outcome is kept until
@@ -125,6 +158,9 @@ class Run(PrimaryModel):
     expires_at = UTCDateTimeField(null=True, editable=False)
     #: Failures up to then are dismissed: see `monitoring/failures.py`, Note [Dismissed].
     dismissed_until = UTCDateTimeField(null=True, editable=False)
+    #: When a stop was requested, and by which user. It outlives the worker, and ends with a retry of the job.
+    stop_requested_at = UTCDateTimeField(null=True, editable=False)
+    stop_requested_by = models.CharField(max_length=200, blank=True, default="", db_default="", editable=False)
 
     objects = RunQuerySet.as_manager()
 
@@ -133,7 +169,7 @@ class Run(PrimaryModel):
         verbose_name_plural = _("runs")
         # `change` covers cancelling, moving and retrying jobs; `delete` covers deleting failed jobs.
         default_permissions = ("view", "change", "delete")
-        permissions = (("view_job_arguments", "Can see the arguments of jobs"),)
+        permissions = (("view_job_arguments", "Can see the arguments of jobs"), ("stop_run", "Can stop running runs"))
         ordering = ("-pk",)
         constraints = (
             models.UniqueConstraint(fields=("schedule", "due_at", "origin"), name="delayq_run_one_per_point"),
@@ -144,59 +180,23 @@ class Run(PrimaryModel):
             models.Index(
                 fields=("schedule", "due_at"),
                 name="delayq_run_open",
-                condition=models.Q(schedule__isnull=False, status__in=("queued", "running", "retrying")),
+                condition=Q(schedule__isnull=False, status__in=("queued", "running", "retrying")),
             ),
-            models.Index(fields=("status", "id"), name="delayq_run_status", condition=~models.Q(status="succeeded")),
+            models.Index(fields=("status", "id"), name="delayq_run_status", condition=~Q(status="succeeded")),
             models.Index(
-                fields=("origin", "id"),
-                name="delayq_run_ordered",
-                condition=models.Q(origin__in=("manual", "backfill")),
+                fields=("origin", "id"), name="delayq_run_ordered", condition=Q(origin__in=("manual", "backfill"))
             ),
-            models.Index(
-                fields=("expires_at",), name="delayq_run_expires", condition=models.Q(expires_at__isnull=False)
-            ),
+            models.Index(fields=("expires_at",), name="delayq_run_expires", condition=Q(expires_at__isnull=False)),
         )
 
     def __str__(self) -> str:
         return f"{self.title} {self.due_at:%Y-%m-%d %H:%M:%S} UTC {self.status}"
 
-    @property
-    def title(self) -> str:
-        """The name of the schedule, or the task of a job."""
-        return self.schedule_name or self.task
-
-    @property
-    def result_id(self) -> str:
-        """The id of a job's result; '' for other runs."""
-        return result_id(self.pk, self.token) if self.token else ""
-
-    @classmethod
-    def of(cls, schedule: "Schedule", due_at: datetime, **values: Any) -> Self:
-        """Return an unsaved row of this schedule with its present definition; `values` take precedence."""
-        same = {name: getattr(schedule, name) for name in ("task", "queue", "generation", "priority")}
-        values = {**same, **values}
-        return cls(schedule_id=schedule.pk, schedule_name=schedule.name, due_at=due_at, **values)
-
     def cancel(self, by: str = "") -> bool:
         """Request a stop of its execution; `by` names the user. False if it has already ended.
 
         Within about 2 s the worker raises `TaskCancelled` in the task, and the run is recorded as failed (cancelled)
-        without another attempt. A task that waits in C code gets the exception only afterwards; an execution that lasts
-        `timeout_grace_seconds` longer is recorded anyway, and its process replaced. A waiting run or retry is stopped
-        once it has run for a second.
+        without another attempt. Code that waits in C is not interrupted: after `timeout_grace_seconds` the run is
+        recorded anyway, and its process replaced. A waiting run or retry is stopped once it has run for a second.
         """
-        if not Status(self.status).is_open:
-            return False
-        Cancellation.objects.ask(self.pk, by)
-        return True
-
-    @property
-    def lag(self) -> timedelta | None:
-        """Time from due point to claim; None before the claim, and for backfills, which are late on purpose."""
-        return None if self.claimed_at is None or self.origin == Origin.BACKFILL else self.claimed_at - self.due_at
-
-    @property
-    def duration(self) -> timedelta | None:
-        """Duration of the last attempt; None before its end."""
-        started: datetime | None = self.started_at
-        return None if started is None or self.finished_at is None else self.finished_at - started
+        return Run.objects.filter(pk=self.pk).request_stop(by)

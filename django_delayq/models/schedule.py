@@ -12,23 +12,23 @@ from ..conf.alerts import LONGEST
 from ..recurrence.point import utcnow
 from ..recurrence.policy import Recurring
 from ..recurrence.preview import PreviewPoint, preview
-from .definition import clean_definition, find_doubt
-from .fields import UTCDateTimeField, own_fields
+from .columns import UTCDateTimeField, own_fields
+from .definition import clean_definition
 from .kept import SWITCH_FIELDS, Definition
-from .locks import lock_to_delete
-from .primary import PrimaryModel
+from .primary import PrimaryModel, lock_to_delete
 from .queryset import ScheduleQuerySet
 from .records import Tombstone
 from .versions import BOOKKEEPING_FIELDS, next_version, now_generation
 
+#: Fields that may change in a definition that is no longer valid.
+UNCHECKED_FIELDS = {"name", "description", *SWITCH_FIELDS}
+
 
 def default_timezone() -> str:
-    """Return the project's time zone."""
     return conf.project_timezone()
 
 
 def default_queue() -> str:
-    """Return the first queue that the settings name."""
     return conf.get_config().queues[0]
 
 
@@ -122,26 +122,25 @@ class Schedule(Recurring, PrimaryModel):
     synced_generation = models.BigIntegerField(default=0, editable=False)
     replaced_from = UTCDateTimeField(null=True, editable=False)
     effective_from = UTCDateTimeField(default=utcnow, editable=False)
+    #: The key of `@periodic`; null if made by hand. Only syncs write this and the next column, by `update()`.
+    declared_key = models.CharField(max_length=200, null=True, unique=True, editable=False)  # noqa: DJ001 - unique
+    #: When a sync found the declaration missing in the code.
+    declaration_gone_at = UTCDateTimeField(null=True, editable=False)
 
     objects = ScheduleQuerySet.as_manager()
 
     #: The user who makes the next edit. `save()` stores it with the replaced definition, and clears it.
     changed_by = ""
-    #: How croniter's points differ from those of the last saved expression, in words.
-    doubt = ""
 
     if TYPE_CHECKING:
-        from .records import Declaration
         from .state import ScheduleState
 
         state: ScheduleState
-        declaration: Declaration
 
     @property
     def is_declared(self) -> bool:
         """True if the code declares the schedule, and so owns its fields."""
-        declaration = getattr(self, "declaration", None)
-        return declaration is not None and declaration.gone_at is None
+        return self.declared_key is not None and self.declaration_gone_at is None
 
     class Meta:
         verbose_name = _("schedule")
@@ -206,7 +205,6 @@ class Schedule(Recurring, PrimaryModel):
             if old is None:
                 self.begin_version()
                 self.clean()
-                self.doubt = find_doubt(self)
                 super().save(*args, **kwargs)
                 return
             names = {field.name for field in own_fields(type(self))} - BOOKKEEPING_FIELDS
@@ -216,9 +214,8 @@ class Schedule(Recurring, PrimaryModel):
                 self.__dict__.update({name: getattr(old, name) for name in BOOKKEEPING_FIELDS})
                 super().save(*args, **kwargs)
                 return
-            if changed & CHECKED_FIELDS:
+            if changed - UNCHECKED_FIELDS:
                 self.clean()
-            self.doubt = find_doubt(self) if "cron" in changed else ""
             if "queue" in changed:
                 Tombstone.add([(old.pk, old.queue, old.generation)], using=using)
             version = next_version(old, changed)
@@ -232,7 +229,7 @@ class Schedule(Recurring, PrimaryModel):
             Definition.objects.using(using).keep([old], {old.pk: self.generation}, by)
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
-        """Delete, even while it runs: no new run starts, Redis follows. `locks.py`, Note [Order of locks]."""
+        """Delete, even while it runs: no new run starts, Redis follows. `primary.py`, Note [Order of locks]."""
         using = using or router.db_for_write(type(self), instance=self)
         if keep_parents and self._meta.concrete_model is not Schedule:  # delete only the row of the subclass
             return super().delete(using=using, keep_parents=True)
@@ -243,19 +240,11 @@ class Schedule(Recurring, PrimaryModel):
     delete.alters_data = True  # type: ignore[attr-defined]
 
     def preview(self, n: int, start: datetime | None = None) -> list[PreviewPoint]:
-        """Return the first `n` undecided due points after `start`, by default from now, with notes on each.
-
-        Raises:
-            InvalidRecurrence: See `recurrence`.
-        """
+        """Return the first `n` undecided due points after `start`, by default from now, with notes on each."""
         return preview(self, n, start or utcnow())
 
     def clean(self) -> None:
-        """Validate the whole definition.
-
-        Raises:
-            ValidationError: By field; each message says what to write instead.
-        """
+        """Validate the whole definition; each message says what to write instead."""
         super().clean()
         clean_definition(self)
 
@@ -264,6 +253,7 @@ class Schedule(Recurring, PrimaryModel):
         now = utcnow()
         self.generation = max(int(self.generation), now_generation())
         self.replaced_from, self.effective_from = None, max(self.created_at, now)
+        self.declared_key = self.declaration_gone_at = None
         self.synced_generation = 0
         self.updated_at = now
 
@@ -276,11 +266,3 @@ class Schedule(Recurring, PrimaryModel):
         """Continue with the first due point from now on. Points during the pause are not made up for."""
         self.enabled, self.pause_reason, self.changed_by = True, "", by
         self.save(update_fields=SWITCH_FIELDS)
-
-
-#: Fields whose changes `save()` validates, as forms do.
-CHECKED_FIELDS = frozenset((
-    "task", "args", "kwargs", "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "queue",
-    "jitter", "overlap", "missed", "timeout", "backend", "priority", "keep", "keep_last", "on_success", "on_failure",
-    "expected_within", "ping_url",
-))  # fmt: skip

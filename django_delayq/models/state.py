@@ -1,9 +1,10 @@
 """What workers know of a schedule. Narrow, and separate from the row that users edit."""
 
 from django.db import models
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from .fields import UTCDateTimeField
+from .columns import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 
 
@@ -49,20 +50,16 @@ class ScheduleState(PrimaryModel):
         base_manager_name = "objects"  # reads `schedule.state`
         indexes = (
             models.Index(fields=("next_due_at",), name="delayq_state_next_due"),
-            models.Index(
-                fields=("failing_streak",), name="delayq_state_failing", condition=models.Q(failing_streak__gt=0)
-            ),
-            models.Index(fields=("schedule",), name="delayq_state_failed", condition=models.Q(failing_streak__gt=0)),
+            models.Index(fields=("failing_streak",), name="delayq_state_failing", condition=Q(failing_streak__gt=0)),
+            models.Index(fields=("schedule",), name="delayq_state_failed", condition=Q(failing_streak__gt=0)),
             models.Index(fields=("last_outcome_at",), name="delayq_state_last_outcome"),
             models.Index(
-                fields=("condition", "schedule"),
-                name="delayq_state_stopped",
-                condition=~models.Q(condition=Condition.ACTIVE),
+                fields=("condition", "schedule"), name="delayq_state_stopped", condition=~Q(condition=Condition.ACTIVE)
             ),
             models.Index(
                 fields=("last_status", "schedule"),
                 name="delayq_state_last_status",
-                condition=~models.Q(last_status="succeeded"),
+                condition=~Q(last_status="succeeded"),
             ),
         )
 

@@ -1,17 +1,14 @@
 """Versions of a definition. Knows the columns, not the models.
 
 Note [Generations only grow]
-Every write increases the generation. The sync compares generations, because its writes may reach Redis late and out of
-sequence. A generation is max(generation + 1, now in ms), computed from the locked row or in the UPDATE itself. `+ 1`
-puts concurrent edits in sequence whatever the clocks say; the clock exceeds the generation of a deleted schedule with
-the same key, or of a restored backup.
+The sync compares generations, because its writes may reach Redis late and out of sequence. A generation is
+max(generation + 1, now in ms), computed from the locked row or in the UPDATE itself. `+ 1` puts concurrent edits in
+sequence; the clock exceeds the generation of a deleted schedule with the same key, or of a restored backup.
 
 Note [An edit creates no past due point]
 `effective_from` is the instant of the last change of the recurrence, the window or `enabled`; only points after it
-belong to the new definition. It is compared with the locked row, or in the same UPDATE, so that neither a stale
-instance nor a concurrent edit bypasses it. `replaced_from`, set with it, is the `effective_from` of the last enabled
-definition that an edit replaced. It tells a worker with a point of an older definition that there was another one in
-between, which may have had points too.
+belong to the new definition. `replaced_from`, set with it, is the `effective_from` of the last enabled definition that
+an edit replaced: a worker with a point of an older one learns that one in between may have had points too.
 """
 
 from collections.abc import Set
@@ -21,13 +18,17 @@ from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Greatest
 
 from ..recurrence.point import utcnow
-from .fields import UTCDateTimeField
+from .columns import UTCDateTimeField
 
 TIMING_FIELDS = frozenset((
     "kind", "cron", "every", "every_from", "at", "timezone", "dst_gap", "dst_overlap", "start_at", "end_at", "max_runs",
     "enabled",
 ))  # fmt: skip
-BOOKKEEPING_FIELDS = frozenset(("generation", "synced_generation", "effective_from", "replaced_from", "updated_at"))
+#: Whether the code declares the schedule. Saving an instance never changes it.
+DECLARATION_FIELDS = ("declared_key", "declaration_gone_at")
+BOOKKEEPING_FIELDS = frozenset((
+    "generation", "synced_generation", "effective_from", "replaced_from", "updated_at", *DECLARATION_FIELDS,
+))  # fmt: skip
 
 
 def now_generation() -> int:
@@ -51,7 +52,6 @@ def moved() -> dict[str, Any]:
 
 
 def is_expression(value: Any) -> bool:
-    """Return whether the database computes this value."""
     return hasattr(value, "resolve_expression")
 
 
@@ -69,7 +69,8 @@ def moves_effective_from(old: Any, new: Any) -> bool:
 def next_version(old: Any, changed: Set[str]) -> dict[str, Any]:
     """Return the columns to set with an edit of these fields of a locked row."""
     now = utcnow()
-    version = {"generation": max(old.generation + 1, now_generation()), "updated_at": now}
+    version = {name: getattr(old, name) for name in DECLARATION_FIELDS}
+    version |= {"generation": max(old.generation + 1, now_generation()), "updated_at": now}
     if not retimes(old, changed):
         return {**version, "replaced_from": old.replaced_from, "effective_from": old.effective_from}
     replaced_from = old.effective_from if old.enabled else old.replaced_from

@@ -26,9 +26,9 @@ from django.db.models.signals import post_migrate
 from .. import conf, ledger
 from ..calls import registry
 from ..calls.decorators import Declared, made
-from ..models import Declaration, Schedule
+from ..models import Schedule
 from ..models.differences import RECURRENCE, SWITCH, Values, declared_schedule, differing, shown, values_for, values_of
-from ..models.locks import locked
+from ..models.primary import locked
 from ..recurrence.point import utcnow
 
 
@@ -113,22 +113,19 @@ class NameTaken(Exception):
 
 
 class Rows(NamedTuple):
-    """Schedules with their declarations, by key and by name."""
+    """Schedules by key and by name."""
 
-    by_key: dict[str, tuple[Schedule, Declaration]]
-    by_name: dict[str, tuple[Schedule, Declaration | None]]
+    by_key: dict[str, Schedule]
+    by_name: dict[str, Schedule]
 
     @classmethod
     def read(cls, using: str, names: Collection[str], keys: Collection[str] | None = None) -> Self:
         """Return the schedules with these names and all declared ones; with `keys` only those, and lock the rows."""
-        declarations, schedules = Declaration._base_manager.using(using), Schedule._base_manager.using(using)
-        declared = declarations.all()
+        schedules, declared = Schedule._base_manager.using(using), Q(declared_key__isnull=False)
         if keys is not None:
-            declared, schedules = declared.filter(key__in=keys), locked(schedules)
-        rows = list(schedules.filter(Q(pk__in=[each.pk for each in declared]) | Q(name__in=names)))
-        of = {each.pk: each for each in declarations.filter(schedule__in=rows)}
-        by_key = {of[row.pk].key: (row, of[row.pk]) for row in rows if row.pk in of}
-        return cls(by_key, {row.name: (row, of.get(row.pk)) for row in rows})
+            schedules, declared = locked(schedules), Q(declared_key__in=keys)
+        rows = list(schedules.filter(declared | Q(name__in=names)))
+        return cls({row.declared_key: row for row in rows if row.declared_key}, {row.name: row for row in rows})
 
 
 @dataclass(slots=True)
@@ -138,7 +135,6 @@ class Step:
     key: str
     lines: list[str] = field(default_factory=list)
     schedule: Schedule | None = None
-    declaration: Declaration | None = None
     changes: dict[str, Any] = field(default_factory=dict)
     gone: bool = False
 
@@ -163,10 +159,8 @@ class Step:
         if self.changes:
             schedule.changed_by = BY
             schedule.save(using=using, update_fields=None if schedule._state.adding else list(self.changes))
-        declaration = self.declaration or Declaration()
-        declaration.schedule, declaration.key = schedule, self.key
-        declaration.gone_at = utcnow() if self.gone else None
-        declaration.save(using=using)
+        row = Schedule._base_manager.using(using).filter(pk=schedule.pk)
+        row.update(declared_key=self.key, declaration_gone_at=utcnow() if self.gone else None)
 
 
 def sync(*, dry_run: bool = False) -> Report:
@@ -206,7 +200,7 @@ def sync(*, dry_run: bool = False) -> Report:
             report.problems.append(str(error))
         except ValidationError as error:
             report.problems.append(f"{name}: {said(error)}")
-    for key, (schedule, _) in sorted(rows.by_key.items()):
+    for key, schedule in sorted(rows.by_key.items()):
         # An app that is left out here for a missing package may declare the schedule in another process.
         if key not in found.keys and schedule.pk not in kept and registry.find_broken(schedule.task) is None:
             do(key, [], partial(_plan_gone, key))
@@ -239,25 +233,24 @@ def _plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows)
     found = next((rows.by_key[key] for key in known if key in rows.by_key), None)
     name, when, lines = wanted["name"], shown(RECURRENCE, wanted), []
     named = rows.by_name.get(name)
-    standing = found or named
-    if standing is None:
+    schedule = found or named
+    if schedule is None:
         if wanted["at"] is not None and wanted["at"] <= utcnow():
             return Step(declared.key, [f"{name}: not created, {when} has passed"])
         return Step(declared.key, [f"{name}: created, {when}, {declared.task}"], Schedule(), changes=dict(wanted))
-    schedule, declaration = standing
     if found is None:
         same_task = registry.current_name(schedule.task) == declared.task
-        taken = not same_task or (declaration is not None and declaration.key in keys)
-        was = "it was made by hand" if declaration is None else f"its key was {declaration.key!r}"
+        taken = not same_task or schedule.declared_key in keys
+        was = "it was made by hand" if schedule.declared_key is None else f"its key was {schedule.declared_key!r}"
         lines.append(f"{name}: taken over by the code, {was}")
     else:
-        taken = named is not None and named[0].pk != schedule.pk
-        if found[1].gone_at is not None:
+        taken = named is not None and named.pk != schedule.pk
+        if schedule.declaration_gone_at is not None:
             lines.append(f"{schedule.name}: declared again")
     if named is not None and taken:
         raise NameTaken(
             f"The name {name!r}, which {declared.module} gives to a schedule of {declared.task}, is that of another "
-            f"one, of {named[0].task}. Rename one of them: in the code by name='…', in the admin by hand."
+            f"one, of {named.task}. Rename one of them: in the code by name='…', in the admin by hand."
         )
     current = values_of(schedule)
     differs = [unit for unit in differing(current, wanted) if unit is not SWITCH]
@@ -265,7 +258,7 @@ def _plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows)
     changes = values_for(differs, wanted)
     if not schedule.enabled and schedule.pause_reason == GONE:
         changes |= {"enabled": True, "pause_reason": ""}
-    return Step(declared.key, lines, schedule, declaration, changes)
+    return Step(declared.key, lines, schedule, changes)
 
 
 def _plan_gone(key: str, rows: Rows) -> Step:
@@ -273,18 +266,18 @@ def _plan_gone(key: str, rows: Rows) -> Step:
 
     A later declaration enables it again, unless a user has changed the switch.
     """
-    schedule, declaration = rows.by_key.get(key, (None, None))
-    if schedule is None or declaration is None or declaration.gone_at is not None:
+    schedule = rows.by_key.get(key)
+    if schedule is None or not schedule.is_declared:
         return Step(key)
     changes: dict[str, Any] = {"enabled": False, "pause_reason": GONE} if schedule.enabled else {}
     did = "disabled, the code no longer declares it" if changes else "the code no longer declares it; it is off already"
-    return Step(key, [f"{schedule.name}: {did}"], schedule, declaration, changes, gone=True)
+    return Step(key, [f"{schedule.name}: {did}"], schedule, changes, gone=True)
 
 
 def sync_after_migrate(using: str, say: Callable[[str], Any]) -> None:
     """Sync after a migration of the schedules' database, if it has our tables. Never fails `migrate`: logs errors."""
     tables = connections[using].introspection.table_names()
-    if using != ledger.database() or Declaration._meta.db_table not in tables:
+    if using != ledger.database() or Schedule._meta.db_table not in tables:
         return
     try:
         report = sync()

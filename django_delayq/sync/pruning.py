@@ -1,4 +1,4 @@
-"""Schedules pruning by workers: when, for how long, and the record of the last pass. `ledger/pruning.py` deletes.
+"""Schedules pruning by workers: when, for how long, and the record of the last pass. `ledger/retention.py` deletes.
 
 Note [Passes of pruning]
 The worker with the upkeep lease prunes (`worker/upkeep.py`, Note [One lease]). A pass visits all schedules; the next

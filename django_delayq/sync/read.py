@@ -172,7 +172,7 @@ class _Notes:
     def write(self, locked: set[int]) -> set[int]:
         """Write the states that are not `locked`, and send a signal for each schedule that cannot continue.
 
-        Return all keys that other transactions have locked. See `models/locks.py`, Note [Order of locks].
+        Return all keys that other transactions have locked. See `models/primary.py`, Note [Order of locks].
         """
         pks = [state.schedule_id for state in (*self.changed, *self.mirrored) if state.schedule_id not in locked]
         if pks:

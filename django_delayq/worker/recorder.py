@@ -25,15 +25,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
-from django.db import DatabaseError, DataError, Error, IntegrityError
+from django.db import DataError, Error, IntegrityError
 
-from .. import ledger
 from ..exceptions import BrokerError
 from ..index import Broker, MinuteCounts, Shard
 from ..index.counters import DISCARDED, Counts
 from .held import Held, LeaseKeeper
 from .timers import Timers
-from .trip import TABLES, Trip
+from .trip import Trip
 from .trouble import Trouble
 
 logger = logging.getLogger("django_delayq.worker")
@@ -269,17 +268,10 @@ class Recorder:
         if late:
             titles = ", ".join(item.title for item in late[:NAMED])
             more = f" and {len(late) - NAMED} more" if len(late) > NAMED else ""
-            logger.warning("Locked by another transaction: %s%s. The others go on. %s", titles, more, _whose())
+            logger.warning("Locked by another transaction: %s%s. The others go on.", titles, more)
         if len(self._locked) >= self.size and not self.full:
             self.full = True
-            logger.error("Nothing more is claimed: %d outcomes wait for locked rows. %s", len(self._locked), _whose())
-
-
-def _whose() -> str:
-    try:
-        return f"The oldest transaction that writes there: {ledger.owner_of_locks(TABLES)}."
-    except DatabaseError as error:
-        return f"Whose it is cannot be asked: {error}"
+            logger.error("Nothing more is claimed: %d outcomes wait for locked rows.", len(self._locked))
 
 
 class Counting:

@@ -20,7 +20,7 @@ class Stops:
     """Reads requests to stop tasks and carries them out. See `timeouts.py`, Note [Soft and hard timeouts]."""
 
     def __init__(
-        self, timeouts: Timeouts, *, read: Callable[[Collection[int]], Mapping[int, str]] = ledger.read_cancellations
+        self, timeouts: Timeouts, *, read: Callable[[Collection[int]], Mapping[int, str]] = ledger.read_stop_requests
     ) -> None:
         self._timeouts, self._read = timeouts, read
         self._backoff = Backoff()

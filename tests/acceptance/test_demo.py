@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 300.0
 JUDGE_AGAIN = """
 from shop.demo.report import judge
 from django_delayq.models import Run
-runs = Run.objects.chain().filter(schedule_name="Stock check", claimed_at__isnull=False).order_by("due_at")
+runs = Run.objects.filter(origin="due", schedule_name="Stock check", claimed_at__isnull=False).order_by("due_at")
 start, end = runs[1].due_at, runs.last().due_at
 print("as it was:", judge(start, end).complaints)
 victim = runs[2]

@@ -15,7 +15,7 @@ from django.db import connection, connections, transaction
 
 from django_delayq import ledger, sync
 from django_delayq.ledger import Outcome, Won, recording
-from django_delayq.models import Declaration, Run, Schedule, ScheduleState, Status
+from django_delayq.models import Run, Schedule, ScheduleState, Status
 from django_delayq.recurrence.point import utcnow
 from django_delayq.sync import fast
 from django_delayq.worker.loop import Worker
@@ -88,7 +88,6 @@ def keeps_somebody_waiting():
 @pytest.mark.parametrize("how", DELETIONS)
 def test_f33_a_deletion_that_meets_a_recording_waits_and_both_are_done(broker, monkeypatch, how):
     row, now = schedule(), utcnow()
-    Declaration.objects.create(schedule=row, key="k")
     outcome = Outcome(Run.of(row, now, status="succeeded", claimed_at=now, started_at=now, finished_at=now), row)
     real = recording.write_states
     with ExitStack() as until_the_end:
@@ -100,7 +99,7 @@ def test_f33_a_deletion_that_meets_a_recording_waits_and_both_are_done(broker, m
 
         monkeypatch.setattr(recording, "write_states", write_states)
         assert ledger.record([outcome]) == [Won.YES]
-    assert not (Schedule.objects.exists() or ScheduleState.objects.exists() or Declaration.objects.exists())
+    assert not (Schedule.objects.exists() or ScheduleState.objects.exists())
 
 
 @pytest.mark.parametrize("bulk", [lambda rows: rows.update(description="new"), lambda rows: rows.delete()])
@@ -307,14 +306,6 @@ def test_f33_schedules_deleted_in_bulk_while_they_run(server, trace, tmp_path, r
         logs = "".join(worker.log() for worker in fleet.workers)
     assert "deadlock" not in logs
     assert Schedule.objects.count() == len(histories)
-
-
-def test_f33_whose_lock_it_is_can_be_told(broker):
-    row = schedule()
-    tables = (Schedule, ScheduleState)
-    with locking(Schedule._base_manager.filter(pk=row.pk)):
-        assert "application 'the nightly import', idle in transaction, begun" in ledger.owner_of_locks(tables)
-    assert ledger.owner_of_locks(tables) == "it has just ended"
 
 
 def test_f33_a_take_over_that_did_not_begin_is_taken_back_but_for_rows_that_are_locked(broker):

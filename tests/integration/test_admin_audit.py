@@ -11,9 +11,10 @@ from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from django_delayq import ledger
 from django_delayq.admin import history as history_page
 from django_delayq.admin.events import message_of
-from django_delayq.models import Cancellation, Definition, Run, Schedule, kept
+from django_delayq.models import Definition, Run, Schedule, kept
 from django_delayq.recurrence.point import utcnow
 from django_delayq.sources import declared
 from tests.integration.admin_pages import (
@@ -320,7 +321,7 @@ def test_every_act_of_an_operator_is_in_the_list(boss, built):
     page = found.content.decode()
     assert f"{RUNS}{died.pk}/change/" not in page, "it is gone"
     assert all(address in page for address in (f"{RUNS}{held.pk}/change/", history(row)))
-    assert dict(Cancellation.objects.values_list("run", "asked_by")) == {running.pk: "u0", held.pk: "u0"}
+    assert ledger.read_stop_requests([running.pk, held.pk, died.pk]) == {running.pk: "u0", held.pk: "u0"}
     for run in (held, running):
         link = links(boss.get(f"{RUNS}{run.pk}/change/"), "History")[0]
         assert "Stop asked for." in text_of(boss.get(link))

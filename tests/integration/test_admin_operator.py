@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_delayq import actions, sync
-from django_delayq.models import Cancellation, Control, Run, Schedule
+from django_delayq.models import Control, Run, Schedule
 from django_delayq.recurrence.point import utcnow
 from tests.app import tasks
 from tests.integration.admin_pages import HOSTILE, LIST, RUNS, change_url, client_for, make, make_job, text_of
@@ -136,7 +136,7 @@ def test_what_seems_stuck_comes_first_and_is_counted(boss, alive):
     make_job(status="running", worker=name, options={"timeout": 60}, started_at=utcnow() - 2 * MINUTE)
     make_job(task="app.gone", status="running", worker=name)
     stopped = running(deaf, name)
-    Cancellation.objects.create(run=stopped.pk, asked_by="ann", asked_at=utcnow() - MINUTE)
+    Run.objects.filter(pk=stopped.pk).update(stop_requested_by="ann", stop_requested_at=utcnow() - MINUTE)
     page = boss.get(NOW)
     said = {row["name"]: row["stuck"] for row in page.context["runs"]}
     assert said == {

@@ -59,7 +59,8 @@ def test_instances_for_others_hold_what_was_read_and_ask_for_the_rest():
     instance = ledger.as_schedule(ledger.load_schedules([schedule.pk])[schedule.pk])
     assert instance == schedule
     assert instance.get_deferred_fields() == {
-        "description", "pause_reason", "updated_at", "keep", "keep_last", "expected_within",
+        "description", "pause_reason", "updated_at", "keep", "keep_last", "expected_within", "declared_key",
+        "declaration_gone_at",
     }  # fmt: skip
     assert (instance.description, instance.state.next_due_at) == ("long", schedule.state.next_due_at)
     run = ledger.as_run(RunRow.of(schedule, schedule.created_at, status="running"))

@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq.calls import registry
-from django_delayq.models import Declaration, Schedule
+from django_delayq.models import Schedule
 from django_delayq.models.differences import from_json, to_json, values_of
 from django_delayq.sources import declared
 from django_delayq.sources.declared import GONE
@@ -79,12 +79,12 @@ def test_a_sync_without_a_difference_writes_nothing(code):
     code.says(FULL)
     code.adds("periodic('0 9 * * *')(noop)\nperiodic(at=datetime(2040, 1, 1, tzinfo=UTC))(abroken)")
     declared.sync()
-    before = [list(model.objects.order_by("pk").values()) for model in (Schedule, Declaration)]
+    before = list(Schedule.objects.order_by("pk").values())
     with CaptureQueriesContext(connection) as queries:
         report = declared.sync()
     assert (report.checked, report.changed, report.lines) == (3, 0, [])
-    assert [query["sql"][:6] for query in queries] == ["SELECT"] * 3
-    assert [list(model.objects.order_by("pk").values()) for model in (Schedule, Declaration)] == before
+    assert [query["sql"][:6] for query in queries] == ["SELECT"]
+    assert list(Schedule.objects.order_by("pk").values()) == before
 
 
 def test_what_changes_in_the_code_changes_here_and_only_timing_begins_anew(code, broker):
@@ -125,8 +125,20 @@ def test_a_new_key_under_the_same_name_is_the_same_schedule(code):
     would, report = declared.sync(dry_run=True), declared.sync()
     assert would.lines == report.lines == ["n: taken over by the code, its key was 'a'"]
     assert (the_one().pk, the_one().generation) == (before.pk, before.generation)
-    assert Declaration.objects.get().key == "b"
+    assert the_one().declared_key == "b"
     assert declared.sync().changed == 0
+
+
+def test_only_a_sync_writes_that_a_schedule_is_declared(code):
+    stale = Schedule.objects.create(name=NOOP, task=NOOP, kind="cron", cron="0 8 * * *")
+    synced(code, "periodic('0 9 * * *')(noop)")
+    stale.description = "typed before the sync"
+    stale.save()
+    assert the_one().is_declared
+    copy = the_one()
+    copy.pk, copy.name = None, "copy"
+    copy.save()
+    assert not the_one(name="copy").is_declared
 
 
 # -- what people own
@@ -161,13 +173,13 @@ def test_what_is_gone_from_the_code_is_disabled_and_back_with_it_also_the_last_o
     row = the_one()
     assert (row.enabled, row.pause_reason) == (False, GONE)
     assert (report.checked, report.lines) == (0, ["s: disabled, the code no longer declares it"])
-    assert Declaration.objects.get().gone_at is not None
+    assert the_one().declaration_gone_at is not None
     assert not declared.sync() and not declared.sync(dry_run=True)
     code.says("periodic('0 9 * * *', name='s')(noop)")
     began = datetime.now(UTC)
     report = declared.sync()
     row = the_one()
-    assert (row.enabled, row.pause_reason, Declaration.objects.get().gone_at) == (True, "", None)
+    assert (row.enabled, row.pause_reason, the_one().declaration_gone_at) == (True, "", None)
     assert report.lines == ["s: declared again"]
     assert row.effective_from >= began.replace(microsecond=began.microsecond // 1000 * 1000)
     assert declared.sync().changed == 0
@@ -257,7 +269,7 @@ def test_a_schedule_that_the_code_has_under_another_key_is_not_taken_over(code):
     code.adds("periodic('0 9 * * *', key='a', name='s')(noop)")
     assert len(declared.sync().problems) == 1
     assert declared.sync().changed == 1, "the other has its own name again"
-    assert dict(Declaration.objects.values_list("key", "schedule__name")) == {"a": "s", "first": "other"}
+    assert dict(Schedule.objects.values_list("declared_key", "name")) == {"a": "s", "first": "other"}
 
 
 def test_a_new_name_that_is_taken_is_refused_and_nothing_of_that_schedule_changes(code):
@@ -296,7 +308,6 @@ def test_what_stands_where_not_every_process_looks_does_not_count_and_in_another
 def test_a_deleted_schedule_comes_back_as_the_code_says(code):
     synced(code, "periodic('0 9 * * *', name='s')(noop)")
     edit(the_one(), cron="0 8 * * *").delete()
-    assert not Declaration.objects.exists()
     declared.sync()
     assert the_one().cron == "0 9 * * *"
 
@@ -325,7 +336,7 @@ def test_several_syncs_at_once_do_everything_once_and_without_an_error(code):
             [" recurrence from cron '0 9 * * *' to cron '0 10 * * *'"],
         )
         assert sum(report.changed for report in reports) == 10
-        assert Schedule.objects.filter(cron=cron).count() == Declaration.objects.count() == 10
+        assert Schedule.objects.filter(cron=cron, declared_key__isnull=False).count() == 10
     code.says()
     assert sum(report.changed for report in at_once(*[declared.sync] * 4)) == 10
 
@@ -341,7 +352,7 @@ def test_syncs_and_people_who_delete_at_once_wait_for_each_other(code):
     reports = at_once(declared.sync, delete, declared.sync)
     assert [report.problems for report in reports if report] == [[], []]
     declared.sync()
-    assert Schedule.objects.filter(cron="0 10 * * *").count() == Declaration.objects.count() == 10
+    assert Schedule.objects.filter(cron="0 10 * * *", declared_key__isnull=False).count() == 10
 
 
 def test_what_is_stored_is_json_and_comes_back_equal():

@@ -8,7 +8,7 @@ from django.core.management import CommandError
 from django.db import connection
 from django.test import override_settings
 
-from django_delayq.models import Declaration, Schedule
+from django_delayq.models import Schedule
 from django_delayq.sources.declared import sync_after_migrate
 from tests import support
 from tests.integration.mirroring import lose, mirrored, schedule
@@ -23,7 +23,7 @@ def said(command="delayq_sync", *options, **kwargs):
 
 
 def everything():
-    return [list(model.objects.order_by("pk").values()) for model in (Schedule, Declaration)]
+    return list(Schedule.objects.order_by("pk").values())
 
 
 # -- delayq_sync
@@ -132,7 +132,7 @@ def test_migrate_does_not_fail_because_of_a_schedule_and_logs_it(code, settings,
 
 def test_migrate_does_not_fail_because_of_the_database_either(code, settings, caplog, monkeypatch):
     code.says("periodic('0 9 * * *', name='s')(noop)")
-    monkeypatch.setattr(Declaration._meta, "db_table", "django_content_type")  # there, but without our columns
+    monkeypatch.setattr(Schedule._meta, "db_table", "django_content_type")  # there, but without our columns
     migrate(settings, SYNC_AFTER_MIGRATE=True)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "manage.py delayq_sync" in caplog.text

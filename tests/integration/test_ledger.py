@@ -343,11 +343,6 @@ def test_open_rows_are_those_of_the_chain_oldest_first():
     assert {pk: [run.status for run in runs] for pk, runs in found.items()} == {owner.pk: ["running", "retrying"]}
 
 
-def test_where_nobody_holds_a_lock_or_the_database_does_not_say_so_there_is_an_answer():
-    schedule()
-    assert ledger.owner_of_locks((Run,)) == ("not known" if connection.vendor == "sqlite" else "it has just ended")
-
-
 def test_a_row_without_a_state_becomes_a_schedule_without_one():
     owner = schedule()
     [row] = ledger.load_schedules([owner.pk]).values()

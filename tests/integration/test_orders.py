@@ -232,15 +232,15 @@ def test_nothing_reaches_redis_before_the_commit_or_after_a_rollback(broker):
 
 def test_what_two_people_order_at_once_is_ordered_once(monkeypatch):
     subject = schedule()
-    plan = actions._plan
+    plan = actions.plan_backfill
     both_have_planned = threading.Barrier(2, timeout=PATIENCE_SECONDS)
 
-    def plan_then_wait(*args):
-        found = plan(*args)
+    def plan_then_wait(*args, **options):
+        found = plan(*args, **options)
         both_have_planned.wait()
         return found
 
-    monkeypatch.setattr(actions, "_plan", plan_then_wait)
+    monkeypatch.setattr(actions, "plan_backfill", plan_then_wait)
 
     def order(first, last):
         return ordered(actions.backfill(subject, FIRST + first * DAY, FIRST + last * DAY))

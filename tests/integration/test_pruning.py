@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from django_delayq import actions, ledger
 from django_delayq.exceptions import InvalidArguments
-from django_delayq.ledger import Outcome, Won, pruning, version_of
+from django_delayq.ledger import Outcome, Won, retention, version_of
 from django_delayq.ledger.rows import RunRow
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.monitoring import explain
@@ -177,9 +177,8 @@ def test_a_stretch_raises_the_horizon_to_its_end_and_a_run_now_raises_none(keep)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_batches_and_pages_of_any_size_find_each_row_once(keep, monkeypatch, size):
     keep(30)
-    monkeypatch.setattr(pruning, "PRUNE_BATCH", max(size, 4))  # three rows may have one due point
-    monkeypatch.setattr(pruning, "_PAGE", size)
-    monkeypatch.setattr(pruning, "_MOST_SCHEDULES", size)
+    monkeypatch.setattr(retention, "PRUNE_BATCH", max(size, 4))  # three rows may have one due point
+    monkeypatch.setattr(retention, "MOST_SCHEDULES", size)
     owners = [schedule(f"s{n}", **({"keep": "last", "keep_last": 3} if n == 2 else {})) for n in range(5)]
     for owner in owners:
         for days in range(40, 20, -1):
@@ -202,7 +201,7 @@ def test_batches_and_pages_of_any_size_find_each_row_once(keep, monkeypatch, siz
 
 def test_a_walk_that_ends_anywhere_is_continued_behind_what_is_done(keep, monkeypatch):
     keep(30)
-    monkeypatch.setattr(pruning, "PRUNE_BATCH", 4)
+    monkeypatch.setattr(retention, "PRUNE_BATCH", 4)
     for number in range(4):
         history(schedule(f"s{number}"), *range(40, 50), 1)
     after, went = 0, 0
@@ -255,7 +254,7 @@ def test_what_others_have_locked_stays_for_a_later_pass(keep):
 
 def test_two_that_prune_at_once_prune_each_row_once(keep, monkeypatch):
     keep(30)
-    monkeypatch.setattr(pruning, "PRUNE_BATCH", 10)
+    monkeypatch.setattr(retention, "PRUNE_BATCH", 10)
     for number in range(10):
         history(schedule(f"s{number}"), *range(40, 60), 1)
     Schedule.objects.get(name="s5").delete()
@@ -435,12 +434,12 @@ def test_the_page_of_a_backfill_and_explain_say_what_was_pruned(keep, boss):
 
 def test_a_backfill_that_was_planned_before_the_pruning_orders_nothing_of_it(monkeypatch):
     owner, points = daily()
-    plan = actions._plan
+    plan = actions.plan_backfill
 
-    def planned_before(*args):
-        found = plan(*args)
+    def planned_before(*args, **options):
+        found = plan(*args, **options)
         ScheduleState.objects.filter(pk=owner.pk).update(pruned_until=points[2])
         return found
 
-    monkeypatch.setattr(actions, "_plan", planned_before)
+    monkeypatch.setattr(actions, "plan_backfill", planned_before)
     assert [each.due_at for each in actions.backfill(owner, points[0], points[4])] == points[3:5]

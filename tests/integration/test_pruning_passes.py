@@ -9,7 +9,7 @@ from django.db import OperationalError
 
 from django_delayq import ledger
 from django_delayq.index import Broker
-from django_delayq.ledger import pruning as batches
+from django_delayq.ledger import retention as batches
 from django_delayq.management import progress
 from django_delayq.models import Run, ScheduleState
 from django_delayq.monitoring.problems import exit_status

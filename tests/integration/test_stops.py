@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError
 
+from django_delayq import ledger
 from django_delayq.exceptions import TaskCancelled
-from django_delayq.models import Cancellation, Run
-from django_delayq.models.records import KEPT
+from django_delayq.models import Run
 from django_delayq.recurrence.point import utcnow
 from django_delayq.worker import loop, showing
 from django_delayq.worker.calling import perform_task
@@ -19,7 +19,7 @@ from django_delayq.worker.showing import Stops
 from django_delayq.worker.timeouts import Timeouts, Watch
 from tests.acceptance.support import wait_until
 from tests.integration import mirroring
-from tests.integration.admin_pages import client_for, text_of
+from tests.integration.admin_pages import client_for, make_job, text_of
 from tests.integration.mirroring import Running
 from tests.support import make_due
 
@@ -122,16 +122,36 @@ def test_what_is_not_asked_about_goes_on(broker):
     schedule(broker, "spin", kwargs={"seconds": 1.5})
     with Running(threads=2):
         run = running()
-        Cancellation.objects.ask(run.pk + 1)
+        assert not Run.objects.filter(pk=run.pk + 1).request_stop()
         wait_until(lambda: Run.objects.get().status == "succeeded", 20, "the end")
 
 
-def test_requests_are_made_once_and_forgotten_after_a_day():
-    Cancellation.objects.ask(1, "ann").ask(1, "bob")
-    assert Cancellation.objects.get().asked_by == "ann"
-    Cancellation.objects.update(asked_at=Cancellation.objects.get().asked_at - KEPT)
-    Cancellation.objects.ask(2)
-    assert [row.run for row in Cancellation.objects.all()] == [2]
+def test_a_request_is_made_once_and_only_while_it_can_be_followed():
+    run, ended = make_running(), make_job()
+    assert run.cancel(by="ann") and run.cancel(by="bob")
+    run.refresh_from_db()
+    assert run.stop_requested_by == "ann"
+    assert ledger.read_stop_requests([run.pk, ended.pk]) == {run.pk: "ann"}
+    Run.objects.update(status="succeeded")
+    assert not run.cancel(), "whatever this instance knows of it"
+
+
+def test_an_outcome_and_a_request_leave_each_other_alone():
+    run = make_running()
+    row = ledger.load_runs([run.pk])[run.pk]
+    outcome = ledger.Outcome(row, ledger.load_schedules([run.schedule_id])[run.schedule_id], ledger.version_of(row))
+    run.cancel(by="ann")
+    row.status, row.finished_at = "retrying", utcnow()
+    assert ledger.record([outcome]) == [ledger.Won.YES]
+    assert ledger.read_stop_requests([run.pk]) == {run.pk: "ann"}, "who takes over follows it too"
+
+
+def test_a_retry_of_a_job_ends_the_request():
+    job = make_job()
+    Run.objects.update(stop_requested_at=utcnow(), stop_requested_by="ann")
+    assert ledger.retry_job(job, utcnow())
+    job.refresh_from_db()
+    assert (job.status, job.stop_requested_at, job.stop_requested_by) == ("queued", None, "")
 
 
 def test_without_the_database_what_runs_goes_on_and_is_asked_about_later():
@@ -173,9 +193,11 @@ def test_the_page_of_what_runs_leads_to_a_stop_that_asks_first(boss):
     assert stop in page.content.decode()
     assert "Stop" in text_of(boss.get(f"/admin/django_delayq/run/{run.pk}/change/"))
     assert "TaskCancelled is raised" in text_of(boss.get(stop))
-    assert not Cancellation.objects.exists(), "it only asks"
+    run.refresh_from_db()
+    assert run.stop_requested_at is None, "it only asks"
     boss.post(stop)
-    assert Cancellation.objects.get().run == run.pk
+    run.refresh_from_db()
+    assert run.stop_requested_at is not None
     assert re.search(r"stop asked for \d+s ago Stop…", text_of(boss.get("/admin/django_delayq/overview/now/")))
 
 

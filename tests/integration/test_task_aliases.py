@@ -14,7 +14,7 @@ from django_delayq import actions, ledger, sync
 from django_delayq.calls import registry
 from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task, task_backends
 from django_delayq.exceptions import UnknownTask
-from django_delayq.models import Control, Declaration, Run, Schedule
+from django_delayq.models import Control, Run, Schedule
 from django_delayq.monitoring import database_side
 from django_delayq.sources import declared
 from tests.app import tasks
@@ -103,15 +103,14 @@ def test_a_pause_of_either_name_holds_back_both(alias, broker):
 def test_a_declaration_without_a_key_follows_its_task(alias, code, broker):
     code.says("periodic('0 9 * * *', args=[1])(add)")
     declared.sync()
-    Schedule._base_manager.update(task=OLD, name=OLD)
-    Declaration.objects.update(key=OLD)
+    Schedule._base_manager.update(task=OLD, name=OLD, declared_key=OLD)
     before = Schedule.objects.get().pk
     assert declared.sync(dry_run=True).changed == 1
     report = declared.sync()
     assert report.problems == []
-    row, declaration = Schedule.objects.get(), Declaration.objects.get()
+    row = Schedule.objects.get()
     assert (row.pk, row.task, row.name, row.enabled) == (before, NEW, NEW, True)
-    assert (declaration.key, declaration.gone_at) == (NEW, None)
+    assert (row.declared_key, row.declaration_gone_at) == (NEW, None)
     assert mirrored(broker, row)
     assert declared.sync().changed == 0
 
@@ -121,7 +120,7 @@ def test_a_declaration_that_has_kept_the_former_path_as_its_key_stays_apart(alia
     declared.sync()
     code.adds("periodic('0 8 * * *', args=[2])(add)")
     assert declared.sync().changed == 1
-    assert set(Declaration.objects.values_list("key", flat=True)) == {OLD, NEW}
+    assert set(Schedule.objects.values_list("declared_key", flat=True)) == {OLD, NEW}
     assert Schedule.objects.filter(enabled=True).count() == 2
 
 

@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import models, transaction
 
 from django_delayq.models import Control, Schedule
-from django_delayq.models.fields import fields_of
+from django_delayq.models.columns import fields_of
 
 pytestmark = pytest.mark.django_db
 #: By the class of a field, what a form or serializer makes of input.

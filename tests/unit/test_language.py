@@ -1,4 +1,4 @@
-"""Plain English: words that messages, documents, docstrings, comments and names do not use, and what they use instead."""
+"""Plain English: words that messages, documents, docstrings, comments and names do not use, and better ones."""
 
 import ast
 import re

@@ -47,7 +47,7 @@ def test_there_are_no_more_rooms_settings_tables_and_commands() -> None:
     assert len([path for path in PACKAGE.glob("*.py") if path.name != "__init__.py"]) <= MOST_MODULES_AT_THE_ROOT
     models = apps.get_app_config("django_delayq").get_models(include_auto_created=True)
     assert len([model for model in models if model._meta.managed and not model._meta.proxy]) <= MOST_TABLES
-    assert len([path for path in (PACKAGE / "management/commands").glob("delayq_*.py")]) <= MOST_COMMANDS
+    assert len(list((PACKAGE / "management/commands").glob("delayq_*.py"))) <= MOST_COMMANDS
     fields = [*dataclasses.fields(conf.Config), *dataclasses.fields(AlertSettings)]
     settings = [field for field in fields if "rule" in field.metadata]
     assert len(settings) <= MOST_SETTINGS

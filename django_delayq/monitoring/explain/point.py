@@ -11,7 +11,7 @@ from ... import ledger
 from ...exceptions import InvalidRecurrence
 from ...ledger import chain
 from ...models import Definition, Origin, Run, Schedule, Status
-from ...models.fields import from_json
+from ...models.columns import from_json
 from ...models.run import OPEN
 from ...recurrence import Cron, Recurrence, Windowed, from_ms, to_ms
 from ...recurrence.point import MICROSECOND
@@ -73,7 +73,7 @@ def _as_it_was(standing: Standing, instant: datetime) -> Iterator[str]:
     found = kept.order_by("replaced_at", "pk").first()
     if found is None:
         return
-    values = from_json(Schedule, found.values)
+    values = from_json(found.values)
     if not values["enabled"]:
         reason = f" ({values['pause_reason']})" if values["pause_reason"] else ""
         yield _("The schedule was paused then%(reason)s: no run started.") % {"reason": reason}

@@ -3,7 +3,7 @@
 import pytest
 from django.core.management import call_command
 
-from django_delayq.models import Declaration, Schedule
+from django_delayq.models import Schedule
 from django_delayq.sources import declared
 from tests.declaring import declaring
 from tests.integration.admin_pages import LIST, change_url
@@ -34,7 +34,7 @@ def test_a_sync_and_the_admin_stay_on_the_primary(code, boss, broker):
     declared.sync()
     assert not Schedule.objects.get().enabled
     assert boss.post(f"{LIST}{row.pk}/delete/", {"post": "yes"}).status_code == 302
-    assert not Declaration.objects.exists()
+    assert not Schedule.objects.exists()
 
 
 def test_only_the_migration_of_the_database_with_the_schedules_syncs(code, settings):

@@ -131,7 +131,7 @@ JOBS = (
         hj.kept, "J a job is gone",
     ),
     mutant(
-        "keptforever", "what is over is deleted", "ledger.pruning:prune_expired",
+        "keptforever", "what is over is deleted", "ledger.retention:prune_expired",
         "database(), set(find_expired(limit))", "database(), set()",
         hj.kept_for_a_while, "J outcomes are kept for longer",
     ),

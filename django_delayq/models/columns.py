@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.apps import apps
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Field, JSONField, Model
@@ -15,14 +16,9 @@ from ..conf import use_tz
 
 
 class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
-    """An instant, aware in Python. If USE_TZ is off, it is stored in UTC and displayed in TIME_ZONE.
-
-    With USE_TZ off, Django refuses aware values on SQLite and MySQL, and reads naive ones in local time, which is
-    ambiguous for one hour a year.
-    """
+    """An instant, aware in Python and stored in UTC, also if USE_TZ is off: local time is ambiguous an hour a year."""
 
     def get_prep_value(self, value: Any) -> Any:
-        """Accept aware datetimes; a naive one is in the project's zone."""
         if isinstance(value, datetime) and value.tzinfo is not None:
             return value
         value = self.to_python(value)
@@ -31,7 +27,6 @@ class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
         return value
 
     def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
-        """Store UTC."""
         if not prepared:
             value = self.get_prep_value(value)
         if isinstance(value, datetime) and not use_tz():
@@ -53,15 +48,8 @@ class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
             return value.replace(tzinfo=UTC)
         return value
 
-    def value_to_string(self, obj: models.Model) -> str:
-        """Serialize with the offset, so that a dump loads as the same instant."""
-        value = self.value_from_object(obj)
-        return "" if value is None else value.astimezone(UTC).isoformat()
-
 
 Values = Mapping[str, Any]
-
-
 #: The model whose fields form a definition. Fields that a subclass adds do not belong to it.
 SCHEDULE = "django_delayq.Schedule"
 
@@ -87,10 +75,10 @@ def to_json(values: Values) -> dict[str, Any]:
     return {name: _as_text(value) for name, value in values.items()}
 
 
-def from_json(model: type[Model], stored: Values) -> dict[str, Any]:
-    """Return the value of every field; a field that is not stored gets its default."""
+def from_json(stored: Values) -> dict[str, Any]:
+    """Return the value of every editable field; a field that is not stored gets its default."""
     values: dict[str, Any] = {}
-    for name, field in fields_of(model).items():
+    for name, field in fields_of(apps.get_model(SCHEDULE)).items():
         value = stored[name] if name in stored else field.get_default()
         values[name] = value if isinstance(field, JSONField) else _in_utc(field.to_python(value))
     return values
