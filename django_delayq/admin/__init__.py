@@ -2,9 +2,9 @@
 
 from .alerts import AlertAdmin
 from .audit import AuditAdmin
-from .controls import ControlAdmin
+from .control_pages import ControlAdmin
 from .overview import OverviewAdmin
-from .runs import RunAdmin
+from .run_pages import RunAdmin
 from .schedules import ScheduleAdmin
 
 __all__ = ["AlertAdmin", "AuditAdmin", "ControlAdmin", "OverviewAdmin", "RunAdmin", "ScheduleAdmin"]

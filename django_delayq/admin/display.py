@@ -81,7 +81,7 @@ def reason_words(run: Run) -> str:
         return str(_REASONS[run.reason])
     if run.reason == REASON_HANDED_OVER and isinstance(run.result, dict):
         return _("handed over to %(backend)s") % {"backend": run.result.get("backend")}
-    return redacted(run, run.reason)
+    return plain(redacted(run, run.reason))
 
 
 def redacted(run: Run, text: str) -> str:

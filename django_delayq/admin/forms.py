@@ -31,16 +31,6 @@ LIMITS = {
 CALL_FIELDS = frozenset(("task", "call"))
 
 
-class PauseForm(forms.Form):
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"),
-        max_length=200,
-        required=False,
-        widget=forms.TextInput(attrs={"class": "vTextField", "autofocus": True}),
-        help_text=gettext_lazy("Shown in the list, for whoever wonders. May be left empty."),
-    )
-
-
 class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
     call = CallField(label=gettext_lazy("Arguments"), required=False)
     tags = TagsField(

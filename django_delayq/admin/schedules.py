@@ -22,11 +22,11 @@ from ..models.differences import FIELDS
 from ..models.kept import SWITCH_FIELDS
 from . import display, glance, paging
 from .base import Column, column
-from .failures import ErrorFilter
+from .failure_groups import ErrorFilter
 from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, TaskFilter, UsedQueueFilter
 from .formfields import DurationField, InstantField, task_choices, zones
 from .forms import ScheduleForm
-from .history import HistoryPage
+from .schedule_history import HistoryPage
 from .upcoming import render_task, render_upcoming
 from .why import WhyPage
 
@@ -184,9 +184,6 @@ class ScheduleAdmin(HistoryPage, WhyPage):
 
     def get_urls(self) -> list[URLPattern]:
         views = {
-            "run-now": self.button("run_now"),
-            "pause": self.button("pause"),
-            "resume": self.button("resume"),
             "restore": self.restore_view,
             "backfill": self.backfill_view,
             "preview": require_POST(self.preview_view),
@@ -197,7 +194,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
 
     def preview_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Return the next due points of unsaved input; `pk` is 0 for a new schedule. Saves nothing."""
-        schedule = self.one(request, pk) if pk else None
+        schedule = self.find(request, pk, "change") if pk else None
         if not pk and not self.has_add_permission(request):
             raise PermissionDenied
         form = self.get_form(request, schedule, change=bool(pk))(request.POST, instance=schedule)
@@ -217,7 +214,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         context |= {"zones": zones(), "tasks": task_choices(schedule.task if schedule else "")}
         if schedule is not None:
             context.update(self._panel(schedule, details=self.has_change_permission(request)))
-            context |= {"may_run": self.has_run_permission(request), "may_pause": self.has_pause_permission(request)}
+            context |= {"may_run": self.may(request, "run_now"), "may_pause": self.may(request, "pause")}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _panel(self, schedule: Schedule, *, details: bool) -> dict[str, Any]:

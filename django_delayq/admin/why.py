@@ -14,9 +14,9 @@ from ..monitoring import explain
 from ..recurrence.point import utcnow
 from ..recurrence.zone import get_zone
 from ..text import plain
-from .actions import ScheduleActions
 from .display import Html, instant, status_badge, zone_of
 from .events import Event, read
+from .schedule_actions import ScheduleActions
 
 RUNS_SHOWN = 10
 #: Maximum actions shown before that time, and of the day after it.

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq.admin import ScheduleAdmin, paging, runs
+from django_delayq.admin import RunAdmin, ScheduleAdmin, paging
 from django_delayq.models import Condition, Run, Schedule, ScheduleState, Tag
 from tests.integration.admin_pages import LIST, RUNS, make, texts
 
@@ -21,7 +21,7 @@ SIZE = 3
 def short(monkeypatch):
     """Pages of three, and lists that are long from five on."""
     monkeypatch.setattr(paging, "MOST_COUNTED", 4)
-    for admin in (ScheduleAdmin, runs.RunAdmin):
+    for admin in (ScheduleAdmin, RunAdmin):
         monkeypatch.setattr(admin, "list_per_page", SIZE)
 
 

@@ -7,16 +7,13 @@ from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
-from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import ledger
-from ..backend import DelayQBackend
 from ..calls import parse_id
-from ..calls.compat import task_backends
 from ..calls.handover import REASON as HANDED_OVER
 from ..calls.options import NAMES as CALLBACKS
 from ..models import Origin, Run, Schedule, Status, explain_wait
@@ -27,8 +24,9 @@ from . import display, paging
 from .base import ReadOnlyAdmin, column
 from .definitions import definition_of_run
 from .display import Html, instant
-from .failures import ErrorFilter, FailuresPage
+from .failure_groups import ErrorFilter, FailuresPage
 from .filters import IndexedFilter, ScheduleFilter
+from .run_actions import FAILED
 
 #: A queued job that has been due for longer than this is shown as overdue.
 SLACK = timedelta(seconds=5)
@@ -65,9 +63,6 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
     class Media:
         js = ("django_delayq/copy.js",)
 
-    def get_urls(self) -> list[URLPattern]:
-        return [*self.order_urls(), *self.failures_urls(), *super().get_urls()]
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         """Return runs without `attempts`, which may be long and is shown on one page only."""
         return super().get_queryset(request).defer("attempts")
@@ -78,7 +73,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 
     # The list
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[RunChangeList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return RunChangeList
 
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
@@ -157,7 +152,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         else:
             execution.append("shown_key")
             about = ["shown_schedule", *state, ("shown_origin", "shown_points"), *["shown_job"] * bool(_job_of(obj))]
-        sees_definition = not job and self._schedules.has_view_permission(request)
+        sees_definition = not job and self.schedules.has_view_permission(request)
         parts = [
             (None, about, True),
             (gettext_lazy("Outcome"), ["shown_error", "shown_result"], True),
@@ -178,15 +173,11 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         return run  # type: ignore[no-any-return]
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        run = kwargs.get("obj")
-        if run is not None:
-            context["orders"] = self.orders_of(request, run)
-        if run is not None and run.status in (Status.FAILED, Status.LOST) and self._may_run(request, run):
-            context["again"] = self.address("run-now", run.schedule_id, model="schedule")
+        run = kwargs["obj"]
+        context["buttons"] = self.buttons_of(request, run)
+        if run.status in FAILED and self.schedules.may(request, "run_now") and _is_there(run):
+            context["again"] = self.address("run_now", run.schedule_id, model="schedule")
         return super().render_change_form(request, context, *args, **kwargs)
-
-    def _may_run(self, request: HttpRequest, run: Run) -> bool:
-        return self._schedules.may(request, "run_now") and _is_there(run)
 
     @admin.display(description=gettext_lazy("schedule"))
     def shown_schedule(self, run: Run) -> Html:
@@ -272,11 +263,6 @@ def _is_there(run: Run) -> bool:
 
 def _job_of(run: Run) -> str:
     """Return the id of the job that a run became when handed over to a `DelayQBackend`, else ''."""
-    given: Any = run.result if run.reason == HANDED_OVER else None
-    if not isinstance(given, dict) or parse_id(str(given.get("result_id"))) is None:
-        return ""
-    try:
-        ours = isinstance(task_backends[str(given.get("backend"))], DelayQBackend)
-    except Exception:  # the alias no longer exists, or its settings are wrong
-        return ""
-    return str(given["result_id"]) if ours else ""
+    given: Any = run.result if run.reason == HANDED_OVER and isinstance(run.result, dict) else {}
+    job = parse_id(str(given.get("result_id")))
+    return str(given["result_id"]) if job is not None and ledger.find_job(*job) is not None else ""

@@ -14,8 +14,8 @@ from ..calls.validators import read_key
 from ..models import Definition, Schedule
 from ..models.differences import SWITCH, from_json, values_of
 from . import definitions
-from .actions import ScheduleActions
 from .events import read
+from .schedule_actions import ScheduleActions
 
 #: Events per page.
 PAGE = 50
@@ -48,7 +48,7 @@ class HistoryPage(ScheduleActions):
 
     def restore_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Show the changes and ask (GET), or restore a definition (POST)."""
-        schedule = self.one(request, pk)
+        schedule = self.find(request, pk, "change")
         if schedule.is_declared:
             raise PermissionDenied
         given = request.POST if request.method == "POST" else request.GET
