@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 
 from .. import conf
 from ..calls import handover, registry
-from ..calls.validators import MAX_ARGUMENT_BYTES, validate_json
+from ..calls.validators import validate_json
 from ..exceptions import InvalidArguments, InvalidRecurrence
 from ..models import read_tags
 from ..recurrence.zone import instant_of
@@ -25,12 +25,10 @@ from .display import pretty_json
 from .durations import format_duration, parse_duration
 
 Choices = list[tuple[str, Any]]
-#: Maximum bytes of typed JSON. Far more than can be stored, because it is shown indented, one line per value.
-MAX_TYPED_BYTES = 32 * MAX_ARGUMENT_BYTES
 
 
 class DurationField(forms.Field):
-    """A duration such as `1h 30m`; accepts what `durations.parse_duration` does."""
+    """A duration such as `1h 30m`."""
 
     widget = forms.TextInput(attrs={"class": "delayq-duration", "size": 12, "autocomplete": "off"})
 
@@ -83,9 +81,6 @@ class ArgumentsField(forms.Field):
     def to_python(self, value: Any) -> Any:
         """Return the list or dict; see `parse_json` for errors."""
         text = (value or "").strip()
-        if len(text.encode()) > MAX_TYPED_BYTES:
-            message = _("This is more than 64 KiB. Store large values elsewhere and pass a key.")
-            raise ValidationError(message, code="too_long")
         found = parse_json(text) if text else self.container()
         try:
             validate_json(found, {}) if self.container is list else validate_json([], found)

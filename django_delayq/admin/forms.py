@@ -31,6 +31,11 @@ LIMITS = {
 CALL_FIELDS = frozenset(("task", "call"))
 
 
+def _plain_input(css_class: str, **attrs: Any) -> forms.TextInput:
+    """Return an input of text that is no prose: the browser neither completes it nor checks its spelling."""
+    return forms.TextInput(attrs={"class": css_class, "autocomplete": "off", "spellcheck": "false", **attrs})
+
+
 class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
     call = CallField(label=gettext_lazy("Arguments"), required=False)
     tags = TagsField(
@@ -54,27 +59,12 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
 
     class Meta:  # the admin sets the model and the fields
         widgets = {
-            "task": forms.TextInput(
-                attrs={
-                    "list": "delayq-tasks",
-                    "class": "vTextField delayq-task",
-                    "autocomplete": "off",
-                    "spellcheck": "false",
-                }
-            ),
-            **dict.fromkeys(
-                ("on_success", "on_failure"),
-                forms.TextInput(
-                    attrs={"list": "delayq-tasks", "class": "vTextField", "autocomplete": "off", "spellcheck": "false"}
-                ),
-            ),
-            "timezone": forms.TextInput(
-                attrs={"list": "delayq-zones", "size": 32, "autocomplete": "off", "spellcheck": "false"}
-            ),
+            "task": _plain_input("vTextField delayq-task", list="delayq-tasks"),
+            "on_success": _plain_input("vTextField", list="delayq-tasks"),
+            "on_failure": _plain_input("vTextField", list="delayq-tasks"),
+            "timezone": _plain_input("", list="delayq-zones", size=32),
             "description": forms.Textarea(attrs={"rows": 2, "cols": 60, "class": "vLargeTextField"}),
-            "cron": forms.TextInput(
-                attrs={"class": "vTextField delayq-cron", "spellcheck": "false", "autocomplete": "off"}
-            ),
+            "cron": _plain_input("vTextField delayq-cron"),
         }
         help_texts = {
             "task": gettext_lazy("A @task function of an installed app: type a part of its name or of what it does."),

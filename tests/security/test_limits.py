@@ -13,7 +13,6 @@ from django_delayq.admin import (
     ScheduleAdmin,
     confirming,
     display,
-    formfields,
     paging,
     schedule_actions,
     upcoming,
@@ -41,7 +40,6 @@ def row_of(words):
 
 NUMBERS = [
     ("arguments", [validators.MAX_ARGUMENT_BYTES // 1024, validators.MAX_DEPTH]),
-    ("what is typed", [formfields.MAX_TYPED_BYTES // 1024**2]),
     ("result", [conf.Config().max_result_bytes // 1024]),
     ("error", [calling.MAX_ERROR_CHARS, calling.MAX_TITLE_CHARS]),
     ("retries", [held.MAX_BACKOFF // timedelta(hours=1)]),
