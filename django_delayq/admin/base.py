@@ -46,10 +46,10 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     @property
     def urls(self) -> list[URLPattern]:
-        """The pages, each with a check of the request; form fields check the rest of a form."""
+        """The pages, each with a check of the address and the chosen rows; form fields check the rest."""
         found = super().urls
         for pattern in found:
-            pattern.callback = self._asked_well(pattern.callback)
+            pattern.callback = self._with_check(pattern.callback)
         return found
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
@@ -68,7 +68,6 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             raise IncorrectLookupParameters from error
 
     def formfield_for_dbfield(self, db_field: "Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
-        """Return the form field; a whole number accepts only digits."""
         if isinstance(db_field, IntegerField):
             kwargs["form_class"] = WholeNumberField
         return super().formfield_for_dbfield(db_field, request, **kwargs)
@@ -84,19 +83,15 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def places(self, request: HttpRequest, here: str) -> list[tuple[str, Any, bool]]:
         """Return the operator's pages that the user may view: address, label, and whether it is the view `here`."""
-        sees = may_view(request, "schedule")
         found = [
-            ("overview", "changelist", _("At a glance"), sees),
-            ("overview", "now", _("Now"), sees),
-            ("run", "failures", _("Failures"), may_view(request, "run")),
-            ("overview", "coming", _("Coming up"), sees),
-            ("overview", "ask", _("Why not?"), sees),
-            ("auditentry", "changelist", _("Audit"), sees),
-        ]
+            ("overview", "changelist", _("At a glance")), ("overview", "now", _("Now")),
+            ("run", "failures", _("Failures")), ("overview", "coming", _("Coming up")),
+            ("overview", "ask", _("Why not?")), ("auditentry", "changelist", _("Audit")),
+        ]  # fmt: skip
         return [
             (self.address(view, model=model), label, view == here and model != "auditentry")
-            for model, view, label, sees in found
-            if sees
+            for model, view, label in found
+            if may_view(request, "run" if model == "run" else "schedule")
         ]
 
     def page(
@@ -110,10 +105,12 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         app, model = (APP, model) if model else (self.opts.app_label, self.opts.model_name)
         return f"{app}_{model}_{view.replace('-', '_')}"
 
-    def _asked_well(self, view: View) -> View:
+    def _with_check(self, view: View) -> View:
         @wraps(view)
         def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-            if self.admin_site.has_permission(request) and not _is_storable(request):
+            texts = [text for name, values in request.GET.lists() for text in (name, *values)]
+            texts += request.POST.getlist(ACTION_CHECKBOX_NAME)
+            if self.admin_site.has_permission(request) and not all(map(is_storable, texts)):
                 text = _("NUL and half of a surrogate pair can be in no text here. Nothing was looked for or done.")
                 self.message_user(request, text, messages.WARNING)
                 return HttpResponseRedirect(request.path)
@@ -125,19 +122,10 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 class ReadOnlyAdmin(BaseAdmin):
     """A model that no user may add, change or delete."""
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-
-def _is_storable(request: HttpRequest) -> bool:
-    asked = [text for name, values in request.GET.lists() for text in (name, *values)]
-    return all(map(is_storable, (*asked, *request.POST.getlist(ACTION_CHECKBOX_NAME))))
+    has_change_permission = has_delete_permission = has_add_permission
 
 
 def column(label: Any, show: Callable[[Any], Any], **options: Any) -> Column:

@@ -1,8 +1,7 @@
 """Definitions in words: what differs between two, and which one a run used. Secrets are redacted."""
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.template.loader import render_to_string
 from django.utils.html import format_html
@@ -18,15 +17,10 @@ from .glance import recurrence_words
 
 #: Maximum characters of a text on one line; a longer one is a block.
 LINE = 100
-TEMPLATE = "admin/django_delayq/changes.html"
 
 
-class Change(NamedTuple):
-    """A field with its old and new value."""
-
-    label: str
-    before: display.Html
-    after: display.Html
+#: The label of a unit, and its old and new value.
+Change = tuple[str, display.Html, display.Html]
 
 
 def changes(before: Values, after: Values) -> list[Change]:
@@ -34,17 +28,16 @@ def changes(before: Values, after: Values) -> list[Change]:
     found = []
     for unit in differing(before, after):
         label = _("recurrence") if unit is RECURRENCE else str(FIELDS[unit.name].verbose_name)
-        was, now = shown(unit, before), shown(unit, after)
+        was, now = _format_unit(unit, before), _format_unit(unit, after)
         if was == now:
             now = format_html('{} <span class="delayq-note">{}</span>', now, _("differs in what is hidden"))
-        found.append(Change(label, was, now))
+        found.append((label, was, now))
     return found
 
 
-def shown(unit: Unit, values: Values) -> display.Html:
-    """Format the values of a unit."""
+def _format_unit(unit: Unit, values: Values) -> display.Html:
     if unit is RECURRENCE:
-        return recurrence(values)
+        return _format_recurrence(values)
     if unit is SWITCH:
         reason = values["pause_reason"]
         return _("yes") if values["enabled"] else _("no, %(reason)s") % {"reason": reason} if reason else _("no")
@@ -64,16 +57,11 @@ def _text(text: str) -> display.Html:
     return display.block(text) if len(text) > LINE or "\n" in text else plain(text) or "–"
 
 
-def recurrence(values: Values) -> SafeString:
+def _format_recurrence(values: Values) -> SafeString:
     """Format a recurrence in words, followed by its cron expression."""
     typed = values["cron"] if values["kind"] == Schedule.Kind.CRON else ""
     words = recurrence_words(Schedule(**{**values, "name": values["name"] or "H"}))
     return format_html('{} <span class="delayq-note delayq-cron">{}</span>', words, plain(typed))
-
-
-def listed(rows: Sequence[Change]) -> SafeString:
-    """Format the differences as a list."""
-    return SafeString(render_to_string(TEMPLATE, {"changes": rows}))
 
 
 def definition_of_run(run: Run, history: str) -> display.Html:
@@ -87,15 +75,14 @@ def definition_of_run(run: Run, history: str) -> display.Html:
         why = _("Not kept: it was replaced by a bulk update or by SQL, or more than fifty definitions ago.")
         return format_html("{} {}", why, link)
     values = values_of(schedule) if kept is None else from_json(kept.values)
-    told = changes(values, values_of(schedule))
-    calls = [
-        (FIELDS[name].verbose_name, shown(Unit(name, (name,)), values)) for name in ("args", "kwargs") if values[name]
-    ]
-    text = _("It stands as it was.") if not told else _("The schedule was changed since.")
-    return SafeString(
-        render_to_string(
-            "admin/django_delayq/run/definition.html",
-            {"recurrence": recurrence(values), "calls": calls, "text": text, "link": link,
-             "changes": told, "before": _("When it ran"), "after": _("Now")},
-        )
-    )  # fmt: skip
+    since = changes(values, values_of(schedule))
+    context = {
+        "recurrence": _format_recurrence(values), "link": link, "changes": since,
+        "calls": [
+            (FIELDS[name].verbose_name, _format_unit(Unit(name, (name,)), values))
+            for name in ("args", "kwargs") if values[name]
+        ],
+        "text": _("The schedule was changed since.") if since else _("It stands as it was."),
+        "before": _("When it ran"), "after": _("Now"),
+    }  # fmt: skip
+    return SafeString(render_to_string("admin/django_delayq/run/definition.html", context))

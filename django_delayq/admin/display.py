@@ -67,7 +67,6 @@ def status_badge(status: str) -> SafeString:
     return badge(tone_of(status), label)
 
 
-#: Explanations of reasons that are a single word.
 _REASONS = {
     "overlap": gettext_lazy("overlap: the run before was still busy"),
     "missed": gettext_lazy("missed: no worker took it in time"),
@@ -144,16 +143,7 @@ def pretty_json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     if len(text) > 60:
         text = json.dumps(value, ensure_ascii=False, default=str, indent=2)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
-        text = json.dumps(value, default=str, indent=2)
-    return text
-
-
-def short_json(value: Any) -> str:
-    """Return JSON on one line that can be encoded."""
-    return plain(json.dumps(value, ensure_ascii=False, default=str))
+    return text.encode(errors="backslashreplace").decode()  # half of a surrogate pair becomes its escape
 
 
 def block(text: str, css_class: str = "delayq-pre") -> Html:
@@ -163,11 +153,11 @@ def block(text: str, css_class: str = "delayq-pre") -> Html:
     if len(text) > MOST_CHARACTERS:
         cut = _("%(count)d characters left out") % {"count": len(text) - MOST_CHARACTERS}
         text = f"{text[: MOST_CHARACTERS // 2]}\n\n… {cut} …\n\n{text[-MOST_CHARACTERS // 2 :]}"
-    return format_html('<pre class="{}" tabindex="0">{}</pre>', css_class, text)
+    return format_html('<pre class="{}" tabindex="0">{}</pre>', css_class, plain(text, keep="\n\t"))
 
 
 def traceback(text: str) -> Html:
-    return block(plain(text, keep="\n\t"), "delayq-pre delayq-trace")
+    return block(text, "delayq-pre delayq-trace")
 
 
 def identity(text: str) -> SafeString:
@@ -177,9 +167,7 @@ def identity(text: str) -> SafeString:
 
 def said(outputs: Iterable[Output]) -> Html:
     """Format the captured output of attempts."""
-    parts = (
-        (_("Attempt %(number)d") % {"number": each.attempt}, block(plain(each.text, keep="\n\t"))) for each in outputs
-    )
+    parts = [(_("Attempt %(number)d") % {"number": each.attempt}, block(each.text)) for each in outputs]
     return format_html("<div>{}</div>", format_html_join("", '<p class="delayq-note">{}</p>{}', parts))
 
 
@@ -188,17 +176,12 @@ def arguments(task: str, args: Any, kwargs: Any) -> list[Html]:
     return [block(pretty_json(each)) for each in redact_arguments(args, kwargs, parameters_of(task))]
 
 
-def arguments_of(run: Run) -> list[Html]:
-    """Format a job's positional and keyword arguments, with secrets redacted."""
-    call = run.call or {}
-    return arguments(run.task, call.get("args") or [], call.get("kwargs") or {})
-
-
 def argument_line(task: str, args: Any, kwargs: Any) -> str:
     """Format arguments on one line, with secrets redacted."""
     args, kwargs = redact_arguments(args, kwargs, parameters_of(task))
-    named = (f"{plain(name)}={short_json(each)}" for name, each in kwargs.items())
-    return ", ".join([*map(short_json, args), *named])
+    texts = [json.dumps(each, ensure_ascii=False, default=str) for each in args]
+    texts += [f"{name}={json.dumps(each, ensure_ascii=False, default=str)}" for name, each in kwargs.items()]
+    return plain(", ".join(texts))
 
 
 def parameters_of(task: str) -> list[inspect.Parameter] | None:
@@ -214,16 +197,13 @@ def attempts_table(run: Run) -> str:
     rows = []
     for attempt in bounded(ledger.attempts_of(run)):
         started, finished = known_ms(attempt.started), known_ms(attempt.finished)
-        rows.append(
-            {
-                "number": attempt.number,
-                "started": instant(started, millis=True),
-                "finished": instant(finished, millis=True),
-                "duration": milliseconds(None if started is None or finished is None else finished - started),
-                "worker": plain(attempt.worker),
-                "ended": attempt.ended,
-                "title": plain(redacted(run, attempt.title)),
-                "trace": attempt.trace and traceback(redacted(run, attempt.trace)),
-            }
-        )
-    return render_to_string("admin/django_delayq/attempts.html", {"attempts": rows})
+        rows.append({
+            "attempt": attempt,
+            "started": instant(started, millis=True),
+            "finished": instant(finished, millis=True),
+            "duration": milliseconds(None if started is None or finished is None else finished - started),
+            "worker": plain(attempt.worker),
+            "title": plain(redacted(run, attempt.title)),
+            "trace": attempt.trace and traceback(redacted(run, attempt.trace)),
+        })  # fmt: skip
+    return render_to_string("admin/django_delayq/attempts.html", {"rows": rows})

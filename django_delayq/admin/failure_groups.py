@@ -27,7 +27,7 @@ from ..monitoring import failures
 from ..monitoring.failures import Failures, RunGroup
 from ..recurrence.point import utcnow
 from ..text import plain, redact_text
-from . import charts, display, paging
+from . import charts, display
 from .durations import format_duration
 from .run_actions import RunActions
 from .schedule_actions import ScheduleActions
@@ -76,9 +76,6 @@ class ErrorFilter(admin.SimpleListFilter):
         if model_admin.admin_site.get_model_admin(Run).has_view_permission(request):
             name, _dot, digest = value.partition(".")
             self._group = find_group(name, digest) if name in SPANS else None
-            if self._group and model_admin.model is Schedule and len(self._group.schedules) > paging.MOST_FOUND:
-                text = _("More than %(count)d schedules have this error. Those that had it last are listed.")
-                model_admin.message_user(request, text % {"count": paging.MOST_FOUND}, messages.WARNING)
         return [(value, _title_of(self._group) if self._group else _("There are no such failures any more."))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -86,8 +83,7 @@ class ErrorFilter(admin.SimpleListFilter):
             return queryset
         if self._group is None:
             return queryset.none()
-        is_of_runs, schedules = queryset.model is Run, list(self._group.schedules)[: paging.MOST_FOUND]
-        return queryset.filter(pk__in=self._group.runs if is_of_runs else schedules)
+        return queryset.filter(pk__in=self._group.runs if queryset.model is Run else list(self._group.schedules))
 
 
 class FailuresPage(RunActions):

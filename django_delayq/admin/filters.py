@@ -1,6 +1,6 @@
 """The filters of the admin's lists."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin
@@ -10,12 +10,12 @@ from django.db.models.expressions import RawSQL
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from .. import conf, ledger
+from .. import ledger
 from ..calls.validators import read_key
 from ..models import Origin, Run, Schedule, Status
 from ..monitoring.status.snapshot import MOST_UNKNOWN
 
-#: Maximum queues, tasks or tags offered.
+#: Maximum tags offered.
 MOST_OFFERED = 50
 
 
@@ -76,44 +76,15 @@ def used_by(request: Any) -> dict[str, list[str]]:
     return used
 
 
-class UsedFilter(admin.SimpleListFilter):
-    """Offers the values that schedules have."""
+class TagFilter(admin.SimpleListFilter):
+    """The tags that schedules have; hidden without any."""
 
-    parameter_name: str
-    #: Minimum values; with fewer the filter is hidden.
-    fewest = 2
-
-    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
-        names = sorted(
-            {*used_by(request)[self.parameter_name][:MOST_OFFERED], *self.offered(), *filter(None, [self.value()])}
-        )
-        return [(name, name) for name in names] if len(names) >= self.fewest else []
-
-    def offered(self) -> Iterable[str]:
-        """Return values that are always offered."""
-        return ()
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset if self.value() is None else queryset.filter(**{self.parameter_name: self.value()})
-
-
-class UsedQueueFilter(UsedFilter):
-    title = _("queue")
-    parameter_name = "queue"
-
-    def offered(self) -> Iterable[str]:
-        return conf.get_config().queues
-
-
-class TaskFilter(UsedFilter):
-    title = _("task")
-    parameter_name = "task"
-
-
-class TagFilter(UsedFilter):
     title = _("tag")
     parameter_name = "tag"
-    fewest = 1
+
+    def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
+        names = {*used_by(request)["tag"][:MOST_OFFERED], *filter(None, [self.value()])}
+        return [(name, name) for name in sorted(names)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset if self.value() is None else queryset.tagged(self.value())  # type: ignore[attr-defined]
@@ -123,19 +94,16 @@ class IndexedFilter(admin.ChoicesFieldListFilter):
     """A filter by a column with a partial index. Repeats the condition of the index, so that SQLite uses it."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Run]) -> QuerySet[Run] | None:
-        found = super().queryset(request, queryset)
+        found: Any = super().queryset(request, queryset)
         value = request.GET.get(self.lookup_kwarg)
-        if found is None or value is None or value == Status.SUCCEEDED:
-            return found
         if value == Origin.JOB:
-            return found.filter(schedule=None)  # uses the index of schedules
-        if value in (Origin.MANUAL, Origin.BACKFILL):
+            found = found.filter(schedule=None)  # uses the index of schedules
+        elif value in (Origin.MANUAL, Origin.BACKFILL):
             ordered = f"{Run._meta.db_table}.origin IN ('manual', 'backfill')"
-            return found.filter(RawSQL(ordered, [], output_field=BooleanField()))  # noqa: S611 - has no value of anybody's
-        if value in Status.values:
-            found = found & ledger.with_status(value)
-        runs: QuerySet[Run] = found
-        return runs
+            found = found.filter(RawSQL(ordered, [], output_field=BooleanField()))  # noqa: S611 - has no value of anybody's
+        elif value in Status.values and value != Status.SUCCEEDED:
+            found &= ledger.with_status(str(value))
+        return found  # type: ignore[no-any-return]
 
 
 class ScheduleFilter(admin.SimpleListFilter):
@@ -145,8 +113,7 @@ class ScheduleFilter(admin.SimpleListFilter):
     parameter_name = "schedule__id__exact"
 
     def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
-        value = self.value()
-        if value is None:
+        if (value := self.value()) is None:
             return []
         pk = _number(value)
         name = Schedule.objects.filter(pk=pk).values_list("name", flat=True).first()

@@ -8,7 +8,7 @@ from django.utils.functional import cached_property
 
 #: Maximum rows counted; a list with more is long.
 MOST_COUNTED = 10_000
-#: Maximum schedules, and maximum jobs, that a search of runs matches; maximum schedules listed for an error.
+#: Maximum schedules, and maximum jobs, that a search of runs matches.
 MOST_FOUND = 1_000
 
 

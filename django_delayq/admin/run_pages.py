@@ -9,6 +9,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -35,20 +36,30 @@ LINE_SHOWN = 150
 
 
 class RunChangeList(ChangeList):
-    """A page of runs; queued ones have the reason why they wait."""
+    """A page of runs. Queued ones have the reason why they wait, jobs their arguments if the user may see them."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Read the page, and the pauses if a row is queued."""
         super().get_results(request)
         self.result_list = list(self.result_list)
-        waiting = [run for run in self.result_list if run.status == Status.QUEUED]
-        held = ledger.held_back() if waiting else ()
-        for run in waiting:
-            run.waits = explain_wait(held, (run.queue, run.task))
+        held = ledger.held_back() if any(run.status == Status.QUEUED for run in self.result_list) else ()
+        for run in self.result_list:
+            run.waits = explain_wait(held, (run.queue, run.task)) if run.status == Status.QUEUED else ""
+            run.line = display.argument_line(*_call_of(run)) if may_see_arguments(request) else ""
+
+
+def may_see_arguments(request: HttpRequest) -> bool:
+    """Return whether the user may view arguments of jobs: a separate permission, included in `change_run`."""
+    return any(map(request.user.has_perm, ("django_delayq.change_run", "django_delayq.view_job_arguments")))
+
+
+def _call_of(run: Run) -> tuple[str, list[Any], dict[str, Any]]:
+    call = run.call or {}
+    return run.task, call.get("args") or [], call.get("kwargs") or {}
 
 
 @admin.register(Run)
 class RunAdmin(ReadOnlyAdmin, FailuresPage):
+    list_display = ("shown_title", "shown_due", "shown_end", "shown_lag", "shown_duration", "shown_place")
     list_display_links = None
     list_filter = (("status", IndexedFilter), ("origin", IndexedFilter), ScheduleFilter, ErrorFilter)
     search_fields = ("schedule_name", "task")
@@ -67,18 +78,10 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         """Return runs without `attempts`, which may be long and is shown on one page only."""
         return super().get_queryset(request).defer("attempts")
 
-    def may_see_arguments(self, request: HttpRequest) -> bool:
-        """Return whether the user may view arguments of jobs: a separate permission, included in `change_run`."""
-        return any(map(request.user.has_perm, ("django_delayq.change_run", "django_delayq.view_job_arguments")))
-
     # The list
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return RunChangeList
-
-    def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
-        first = "called" if self.may_see_arguments(request) else "shown_title"
-        return first, "shown_due", "shown_end", "shown_lag", "shown_duration", "shown_place"
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """Return the newest first; for one schedule by due point, as its index is sorted."""
@@ -96,8 +99,8 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         schedules = Schedule.objects.order_by().filter(Q(name__icontains=text) | Q(task__icontains=text))
         pks = list(schedules.values_list("pk", flat=True)[: paging.MOST_FOUND + 1])
         if len(pks) > paging.MOST_FOUND:
-            said = _("More than %(count)d schedules or their tasks match “%(text)s”: not listed. Type more of it.")
-            self.message_user(request, said % {"count": paging.MOST_FOUND, "text": text}, messages.WARNING)
+            note = _("More than %(count)d schedules or their tasks match “%(text)s”: not listed. Type more of it.")
+            self.message_user(request, note % {"count": paging.MOST_FOUND, "text": text}, messages.WARNING)
             pks = []
         runs = self.model._default_manager.order_by("-pk")
         before = paging.key_before_newest(runs, paging.MOST_COUNTED)
@@ -105,24 +108,19 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         return queryset.filter(Q(schedule_id__in=pks) | Q(pk__in=list(jobs[: paging.MOST_FOUND]))), False
 
     @admin.display(description=gettext_lazy("schedule or task"))
-    def shown_title(self, run: Run) -> SafeString:
-        """Link to the run by its schedule's name, or to a job by its task, with the id below."""
-        url, note = self.address("change", run.pk), run.result_id
-        name: Html = display.breakable(plain(run.task.rpartition(".")[2])) if note else run.title
-        below = format_html('<div class="delayq-note delayq-path">{}</div>', note) if note else ""
-        return format_html('<a href="{}" title="{}">{}</a>{}', url, plain(run.task), name, below)
-
-    @admin.display(description=gettext_lazy("schedule or task"))
-    def called(self, run: Run) -> SafeString:
-        """Add a job's arguments to `shown_title`, on one line and with secrets redacted."""
-        call = run.call or {}
-        line = display.argument_line(run.task, call.get("args") or [], call.get("kwargs") or {}) if call else ""
-        line = line if len(line) <= LINE_SHOWN else f"{line[:LINE_SHOWN]}…"
-        below = format_html('<div class="delayq-path delayq-json">{}</div>', line) if line else ""
-        return format_html("{}{}", self.shown_title(run), below)
+    def shown_title(self, run: Any) -> SafeString:
+        """Link to the run by its schedule's name, or to a job by its task, with the id and arguments below."""
+        url, note, line = self.address("change", run.pk), run.result_id, Truncator(run.line).chars(LINE_SHOWN)
+        if not note:
+            return format_html('<a href="{}" title="{}">{}</a>', url, plain(run.task), run.title)
+        return format_html(
+            '<a href="{}" title="{}">{}</a><div class="delayq-note delayq-path">{}</div>'
+            '<div class="delayq-path delayq-json">{}</div>',
+            url, plain(run.task), display.breakable(plain(run.task.rpartition(".")[2])), note, line,
+        )  # fmt: skip
 
     @admin.display(description=gettext_lazy("due"))
-    def shown_due(self, run: Run) -> Html:
+    def shown_due(self, run: Any) -> Html:
         """Format the due time, an unusual origin, and for a queued job how long and why it waits."""
         if run.origin == Origin.DUE:
             return instant(run.due_at)
@@ -131,16 +129,12 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         if run.origin == Origin.JOB and run.status == Status.QUEUED:
             notes.append(display.relative(run.due_at, now))
             if now - run.due_at > SLACK:
-                waits = getattr(run, "waits", "")
-                notes.append(display.sentence("warn", waits) if waits else display.badge("warn", _("overdue")))
+                notes.append(display.sentence("warn", run.waits) if run.waits else display.badge("warn", _("overdue")))
         return format_html('{}<div class="delayq-note">{}</div>', instant(run.due_at), display.joined(notes))
 
     # One run
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return the sections that apply to this run."""
-        if obj is None:
-            return []
         job, former = obj.origin == Origin.JOB, ledger.attempts_of(obj)
         state = ("task", "queue"), ("shown_status", "shown_reason")
         times: list[Any] = [("due", "claimed"), ("started", "finished"), ("shown_lag", "shown_duration")]
@@ -158,7 +152,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
             (gettext_lazy("Outcome"), ["shown_error", "shown_result"], True),
             (gettext_lazy("Output"), ["shown_output"], obj.said),
             (gettext_lazy("Attempts"), ["shown_attempts"], len(former) > 1 or (former and obj.started_at is None)),
-            (gettext_lazy("Arguments"), ["shown_args", "shown_kwargs"], job and self.may_see_arguments(request)),
+            (gettext_lazy("Arguments"), ["shown_args", "shown_kwargs"], job and may_see_arguments(request)),
             (gettext_lazy("Time"), times, True),
             (gettext_lazy("Execution"), execution, True),
             (gettext_lazy("Definition"), ["definition"], sees_definition),
@@ -181,7 +175,6 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 
     @admin.display(description=gettext_lazy("schedule"))
     def shown_schedule(self, run: Run) -> Html:
-        """Link to the schedule, or show its former name if it is deleted."""
         if not _is_there(run):
             return _("%(name)s (deleted)") % {"name": run.schedule_name}
         url = self.address("change", run.schedule_id, model="schedule")
@@ -201,10 +194,9 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 
     @admin.display(description=gettext_lazy("handed over as"))
     def shown_job(self, run: Run) -> Html:
-        """Link to the job that the run was handed over as."""
-        wanted = _job_of(run)
-        url = self.address("change", wanted.partition("-")[0])
-        return format_html('<a href="{}" class="delayq-signature delayq-id">{}</a>', url, wanted)
+        job = _job_of(run)
+        url = self.address("change", job.partition("-")[0])
+        return format_html('<a href="{}" class="delayq-signature delayq-id">{}</a>', url, job)
 
     @admin.display(description=gettext_lazy("options of its own"))
     def shown_options(self, run: Run) -> str:
@@ -245,8 +237,8 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
     finished = column(gettext_lazy("finished"), lambda run: instant(run.finished_at, millis=True))
     created = column(gettext_lazy("enqueued"), lambda run: instant(run.created_at, millis=True))
     expires = column(gettext_lazy("kept until"), lambda run: instant(run.expires_at, millis=True))
-    shown_args = column(gettext_lazy("positional arguments"), lambda run: display.arguments_of(run)[0])
-    shown_kwargs = column(gettext_lazy("keyword arguments"), lambda run: display.arguments_of(run)[1])
+    shown_args = column(gettext_lazy("positional arguments"), lambda run: display.arguments(*_call_of(run))[0])
+    shown_kwargs = column(gettext_lazy("keyword arguments"), lambda run: display.arguments(*_call_of(run))[1])
     shown_result = column(
         gettext_lazy("result"),
         lambda run: "–" if run.result is None else display.block(display.pretty_json(redact(run.result))),

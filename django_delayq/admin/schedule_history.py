@@ -1,35 +1,126 @@
-"""The history of one schedule: who did what, what each edit changed, and restoring an earlier definition."""
+"""The history of a row: who did what, what each edit changed; and restoring an earlier definition of a schedule.
 
+Note [Two sources]
+The admin's log has every action in the admin and its user, but no values. The kept definitions have the values, also
+of edits by code, but a user only if the caller named one. An edit that the admin saved and logged becomes one line: the
+definition has the same user and was replaced less than TOGETHER before the entry.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import messages
+from django.contrib.admin.models import ADDITION, DELETION, LogEntry
 from django.contrib.admin.utils import unquote
+from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.loader import render_to_string
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..calls.validators import read_key
-from ..models import Definition, Schedule
-from ..models.differences import SWITCH, from_json, values_of
-from . import definitions
-from .events import read
+from ..models import Control, Definition, Schedule
+from ..models.differences import SWITCH, differing, from_json, values_of
+from ..models.primary import heirs
+from ..text import plain
+from . import definitions, display
 from .schedule_actions import ScheduleActions
 
-#: Events per page.
-PAGE = 50
+#: Events per page, and maximum entries read per row, the newest; the log has no index by object.
+PAGE, MOST_READ = 50, 1_000
+TOGETHER = timedelta(seconds=5)
 NOTE = gettext_lazy(
     "The schedule becomes what it was before that edit. Its tags, its runs and whether it is paused stay as they are. "
     "What it is now is kept in turn."
 )
 
 
+@dataclass(slots=True)
+class Event:
+    """One line: a log entry, a replaced definition, or both."""
+
+    at: datetime
+    who: str
+    name: str
+    text: str = ""
+    changes: str = ""
+    note: str = ""
+    label: str = ""
+    address: str = ""
+    definition: Definition | None = None
+    #: Whether restoring the definition would change anything now.
+    restorable: bool = False
+
+    @property
+    def shown_at(self) -> display.Html:
+        return display.instant(self.at)
+
+
+def read(row: Schedule | Control) -> list[Event]:
+    """Return the events of a row, newest first. See Note [Two sources]."""
+    edits = list(_edits(row)) if isinstance(row, Schedule) else []
+    found: list[Event] = []
+    for event in sorted([*_entries(row), *edits], key=lambda event: event.at, reverse=True):
+        entry = next((each for each in reversed(found) if _belongs(each, event)), None)
+        if entry is None:
+            found.append(event)
+        else:
+            entry.changes, entry.note = event.changes, event.note
+            entry.definition, entry.restorable = event.definition, event.restorable
+    return found
+
+
+def _belongs(entry: Event, edit: Event) -> bool:
+    alone = entry.definition is None and edit.definition is not None
+    return alone and entry.who == edit.who and entry.at - edit.at < TOGETHER
+
+
+def _entries(row: Schedule | Control) -> Iterator[Event]:
+    model: Any = Schedule if isinstance(row, Schedule) else Control
+    types = ContentType.objects.get_for_models(*heirs(model), for_concrete_models=False)
+    rows = LogEntry.objects.filter(content_type__in=[each.pk for each in types.values()], object_id=str(row.pk))
+    for entry in rows.select_related("user").order_by("-pk")[:MOST_READ]:
+        yield Event(instant_of(entry), plain(entry.user.get_username()), plain(entry.object_repr), message_of(entry))
+
+
+def message_of(entry: LogEntry) -> str:
+    """Return the message of a log entry."""
+    text = entry.get_change_message() or {ADDITION: _("Added."), DELETION: _("Deleted.")}.get(entry.action_flag, "")
+    return plain(text)
+
+
+def instant_of(entry: LogEntry) -> datetime:
+    """Return the time of a log entry, aware even if USE_TZ is off."""
+    at = entry.action_time
+    return at if timezone.is_aware(at) else timezone.make_aware(at)
+
+
+def _edits(schedule: Schedule) -> Iterator[Event]:
+    kept = list(Definition.objects.using(schedule._state.db).filter(schedule=schedule.pk).order_by("generation"))
+    versions: list[Definition | Schedule] = [*kept, schedule]
+    values = [*(from_json(each.values) for each in kept), values_of(schedule)]
+    for each, following, then, after in zip(kept, versions[1:], values, values[1:], strict=False):
+        if rows := definitions.changes(then, after):
+            note = "" if each.is_followed_by(following) else _(
+                "This includes later edits that were not kept: bulk updates, or SQL."
+            )  # fmt: skip
+            text = render_to_string("admin/django_delayq/changes.html", {"changes": rows})
+            restorable = any(unit is not SWITCH for unit in differing(then, values[-1]))
+            yield Event(
+                each.replaced_at, plain(each.by), plain(then["name"]), changes=text, note=note, definition=each,
+                restorable=restorable,
+            )  # fmt: skip
+
+
 class HistoryPage(ScheduleActions):
     """The history, for users who may view the schedule, and restoring, for users who may change it."""
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        """Show a page of the history."""
         pk = unquote(object_id)
         schedule: Schedule | None = self.get_object(request, pk)
         if schedule is None:
@@ -37,9 +128,9 @@ class HistoryPage(ScheduleActions):
         if not self.has_view_or_change_permission(request, schedule):
             raise PermissionDenied
         events = Paginator(read(schedule), PAGE).get_page(request.GET.get("page"))
-        may = self.has_change_permission(request, schedule)
+        may_restore = self.has_change_permission(request, schedule) and not schedule.is_declared
         for event in events:
-            if may and not schedule.is_declared and event.restorable and event.definition is not None:
+            if may_restore and event.restorable and event.definition is not None:
                 event.address = f"{self.address('restore', schedule.pk)}?definition={event.definition.pk}"
         return self.page(
             request, "schedule/history.html", _("History of “%(name)s”") % {"name": schedule.name}, events=events,
@@ -48,13 +139,12 @@ class HistoryPage(ScheduleActions):
 
     def restore_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Show the changes and ask (GET), or restore a definition (POST)."""
-        schedule = self.find(request, pk, "change")
+        schedule, back = self.find(request, pk, "change"), HttpResponseRedirect(self.address("history", pk))
         if schedule.is_declared:
             raise PermissionDenied
         given = request.POST if request.method == "POST" else request.GET
-        rows, key = Definition.objects.using(schedule._state.db), read_key(given.get("definition", ""))
-        kept = None if key is None else rows.filter(schedule=schedule, pk=key).first()
-        back = HttpResponseRedirect(self.address("history", pk))
+        rows = Definition.objects.using(schedule._state.db).filter(schedule=schedule)
+        kept = rows.filter(pk=read_key(given.get("definition", "")) or 0).first()
         if kept is None:
             text = _("That definition is not kept any more; of each schedule the newest fifty are.")
             self.message_user(request, text, messages.WARNING)
@@ -81,8 +171,8 @@ class HistoryPage(ScheduleActions):
             self.message_user(request, text, messages.ERROR)
             return False
         if done:
-            said = _("Restored what it was until %(time)s UTC.") % {"time": f"{kept.replaced_at:%Y-%m-%d %H:%M:%S}"}
-            self.log_change(request, schedule, said)
+            time = f"{kept.replaced_at:%Y-%m-%d %H:%M:%S}"
+            self.log_change(request, schedule, _("Restored what it was until %(time)s UTC.") % {"time": time})
             text = _("“%(name)s” is again as it was.") % {"name": from_json(kept.values)["name"]}
             self.message_user(request, text, messages.SUCCESS)
         else:

@@ -5,11 +5,11 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import flatten_fieldsets
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import models, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern
-from django.utils import translation
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -23,7 +23,7 @@ from ..models.kept import SWITCH_FIELDS
 from . import display, glance, paging
 from .base import Column, column
 from .failure_groups import ErrorFilter
-from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, TaskFilter, UsedQueueFilter
+from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter
 from .formfields import DurationField, InstantField, task_choices, zones
 from .forms import ScheduleForm
 from .schedule_history import HistoryPage
@@ -59,7 +59,8 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     }
     list_display = ("shown_name", "shown_state", "shown_recurrence", "shown_next_due", "shown_outcome")
     list_filter = (
-        StateFilter, OutcomeFilter, UsedQueueFilter, TagFilter, TaskFilter, "kind", OriginFilter, ErrorFilter,
+        StateFilter, OutcomeFilter, ("queue", admin.AllValuesFieldListFilter), TagFilter,
+        ("task", admin.AllValuesFieldListFilter), "kind", OriginFilter, ErrorFilter,
     )  # fmt: skip
     list_per_page = 50  # as in the other lists; a row costs about 1 ms, and a query of its newest runs
     list_select_related = ("state", "declaration")
@@ -110,34 +111,27 @@ class ScheduleAdmin(HistoryPage, WhyPage):
 
     # The list
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[glance.ScheduleChangeList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return glance.ScheduleChangeList
 
     @admin.display(description=gettext_lazy("name"), ordering="name")
-    def shown_name(self, schedule: Schedule) -> SafeString:
+    def shown_name(self, schedule: Any) -> SafeString:
         task = display.breakable(schedule.task.rpartition(".")[2])
-        mark = '<span class="delayq-tag">{}</span>'
-        tags = format_html_join("", mark, ((tag.name,) for tag in getattr(schedule, "shown_tags", ())))
+        tags = format_html_join("", '<span class="delayq-tag">{}</span>', ((tag.name,) for tag in schedule.shown_tags))
         note = '{}<div class="delayq-note delayq-path" title="{}">{}</div><div class="delayq-note">{}{}</div>'
         return format_html(note, schedule.name, schedule.task, task, schedule.queue, tags)
 
     @admin.display(description=gettext_lazy("state"))
-    def shown_state(self, schedule: Schedule) -> SafeString:
-        """Format the state, its reason, and marks of unusual conditions."""
+    def shown_state(self, schedule: Any) -> SafeString:
         return format_html(
-            '{} {} {}<div class="delayq-note">{}</div>',
-            glance.state_badge(schedule, getattr(schedule, "waits", "")),
-            glance.marks(schedule),
-            glance.origin_marks(schedule),
-            glance.state_reason(schedule),
-        )
+            '{} {} {}<div class="delayq-note">{}</div>', glance.state_badge(schedule, schedule.waits),
+            glance.marks(schedule), glance.origin_marks(schedule), glance.state_reason(schedule),
+        )  # fmt: skip
 
     shown_recurrence = column(gettext_lazy("recurrence"), glance.recurrence_words)
     shown_next_due = column(
         gettext_lazy("next due"),
-        lambda schedule: glance.next_due(
-            schedule, getattr(schedule, "redis", glance.Redis()), getattr(schedule, "waits", "")
-        ),
+        lambda schedule: glance.next_due(schedule, schedule.redis, schedule.waits),
         ordering="state__next_due_at",
     )
     shown_outcome = column(gettext_lazy("last outcome"), glance.last_outcome, ordering="state__last_outcome_at")
@@ -154,7 +148,6 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         return [(title, {**options, "fields": [*map(as_shown, options["fields"])]}) for title, options in fieldsets]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        """Make the fields that the code declares read-only."""
         if obj is None or not obj.is_declared:
             return super().get_readonly_fields(request, obj)
         shown = flatten_fieldsets(self.get_fieldsets(request, obj))
@@ -177,7 +170,6 @@ class ScheduleAdmin(HistoryPage, WhyPage):
 
     @admin.display(description=gettext_lazy("next due points"))
     def upcoming(self, schedule: Schedule) -> SafeString:
-        """Format the next due points of the stored row, and of unsaved input if they differ."""
         url = self.address("preview", schedule.pk or 0)
         shown = render_upcoming(schedule, _as_saved(schedule))
         return format_html('<div id="delayq-upcoming" data-url="{}" aria-live="polite">{}</div>', url, shown)
@@ -199,12 +191,9 @@ class ScheduleAdmin(HistoryPage, WhyPage):
             raise PermissionDenied
         form = self.get_form(request, schedule, change=bool(pk))(request.POST, instance=schedule)
         call = str(form["call"]) if "call" in form.fields else ""
-        problems = [str(error) for name in RECURRENCE_FIELDS for error in form.errors.get(name, [])]
-        shown = render_upcoming(
-            form.instance, _as_saved(form.instance), " ".join(problems), request.POST.get("cron", "")
-        )
-        task = render_task(request.POST.get("task", ""))
-        return JsonResponse({"upcoming": shown, "task": task, "call": call})
+        problem = " ".join(str(error) for name in RECURRENCE_FIELDS for error in form.errors.get(name, []))
+        upcoming = render_upcoming(form.instance, _as_saved(form.instance), problem, request.POST.get("cron", ""))
+        return JsonResponse({"upcoming": upcoming, "task": render_task(request.POST.get("task", "")), "call": call})
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
@@ -222,6 +211,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         health = glance.ask_health(notes, details=details)
         waits = explain_wait(notes.held, (schedule.queue, schedule.task))
         declaration = getattr(schedule, "declaration", None)
+        runs = Run.objects.filter(schedule_id=schedule.pk).order_by("-due_at")[:RUNS_SHOWN]
         return {
             "declaration": declaration,
             "declared_in": next((each.module for each in made() if declaration and each.key == declaration.key), ""),
@@ -238,34 +228,25 @@ class ScheduleAdmin(HistoryPage, WhyPage):
             "outcome": glance.last_outcome(schedule),
             "recurrence": glance.recurrence_words(schedule),
             "runs": [
-                {
-                    "pk": run.pk,
-                    "due": display.instant(run.due_at),
-                    "status": display.status_badge(run.status),
-                    "reason": display.reason_words(run),
-                    "lag": display.shown_lag(run),
-                    "duration": display.milliseconds(run.duration),
-                }
-                for run in _newest_runs(schedule)
+                (run.pk, display.instant(run.due_at), display.status_badge(run.status), display.reason_words(run),
+                 display.shown_lag(run), display.milliseconds(run.duration))
+                for run in runs
             ],
-        }
+        }  # fmt: skip
 
     def save_related(self, request: HttpRequest, form: Any, *args: Any, **kwargs: Any) -> None:
         super().save_related(request, form, *args, **kwargs)
         if "tags" in form.changed_data:
             form.instance.tags.put(form.instance, form.cleaned_data["tags"])
 
-    def construct_change_message(self, request: HttpRequest, form: Any, *args: Any, **kwargs: Any) -> Any:
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
         """Log the tags before and after an edit, because definitions do not contain tags."""
-        message = super().construct_change_message(request, form, *args, **kwargs)
-        if "tags" in form.changed_data:
-            both = form.initial.get("tags", ()), form.cleaned_data["tags"]
-            with translation.override(None):  # as in Django: the message is translated when shown
-                label = str(form.fields["tags"].label)
-            edit = "{} ({} → {})".format(label, *(", ".join(tags) or "–" for tags in both))
-            for fields in (each["changed"]["fields"] for each in message if "fields" in each.get("changed", ())):
-                fields[:] = [edit if name == label else name for name in fields]
-        return message
+        edit = []
+        if not add and "tags" in form.changed_data:
+            form.changed_data.remove("tags")
+            before, after = (", ".join(tags) or "–" for tags in (form.initial["tags"], form.cleaned_data["tags"]))
+            edit = [{"changed": {"fields": [f"Tags ({before} → {after})"]}}]
+        return [*super().construct_change_message(request, form, formsets, add), *edit]
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
         """Save, and warn after the commit if the edit has not reached Redis. The mirror's own hook runs first."""
@@ -297,7 +278,3 @@ def _tell_unmirrored(request: HttpRequest, saved: Schedule) -> None:
     row = Schedule._base_manager.using(saved._state.db).filter(pk=saved.pk).first()
     if row is not None and glance.is_unmirrored(row):
         messages.warning(request, _("Saved, but not yet mirrored to Redis; the workers will catch up."))
-
-
-def _newest_runs(schedule: Schedule) -> list[Run]:
-    return list(Run.objects.filter(schedule_id=schedule.pk).order_by("-due_at")[:RUNS_SHOWN])

@@ -15,8 +15,8 @@ from ..recurrence.point import utcnow
 from ..recurrence.zone import get_zone
 from ..text import plain
 from .display import Html, instant, status_badge, zone_of
-from .events import Event, read
 from .schedule_actions import ScheduleActions
+from .schedule_history import Event, read
 
 RUNS_SHOWN = 10
 #: Maximum actions shown before that time, and of the day after it.

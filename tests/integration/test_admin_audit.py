@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_delayq.admin import schedule_history
-from django_delayq.admin.events import message_of
+from django_delayq.admin.schedule_history import message_of
 from django_delayq.models import Cancellation, Definition, Run, Schedule, kept
 from django_delayq.recurrence.point import utcnow
 from django_delayq.sources import declared

@@ -145,20 +145,6 @@ def test_a_group_leads_to_its_runs_and_schedules_in_their_lists(boss, broker):
     assert "error=" not in boss.get("/admin/django_delayq/schedule/").content.decode()
 
 
-def test_of_too_many_schedules_those_that_had_the_error_last_are_listed_and_it_says_so(boss, broker, monkeypatch):
-    last, first = make("last"), make("first")
-    fail(first, HOUR, "KeyError: 1"), fail(last, reason="KeyError: 2")
-    (row,) = rows_of(boss.get(PAGE))
-    said = "More than 1 schedules have this error"
-    page = boss.get(row["list"])
-    assert set(page.context["cl"].queryset) == {last, first} and said not in page.content.decode()
-    monkeypatch.setattr("django_delayq.admin.paging.MOST_FOUND", 1)
-    page = boss.get(row["list"])
-    assert list(page.context["cl"].queryset) == [last] and said in page.content.decode()
-    page = boss.get(row["runs"])
-    assert len(page.context["cl"].queryset) == 2 and said not in page.content.decode()
-
-
 def test_a_group_that_is_gone_or_hidden_lists_nothing_and_says_so(boss, broker):
     fail(make("one"), reason="KeyError: 1")
     (row,) = rows_of(boss.get(PAGE))

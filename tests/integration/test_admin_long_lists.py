@@ -107,11 +107,10 @@ def test_a_long_ledger_is_searched_by_schedules(boss, monkeypatch):
     assert names(response) == [] and "More than 1 schedules or their tasks match “O”" in texts(response)[0]
 
 
-def test_the_queues_are_those_of_the_settings_and_those_in_use(boss):
+def test_the_queues_are_those_in_use(boss):
     make("a", queue="mail")
     Schedule._base_manager.update(queue="former")
-    page = boss.get(LIST).content.decode()
-    assert [queue in page for queue in ("?queue=default", "?queue=mail", "?queue=former")] == [True] * 3
+    assert "?queue=former" in boss.get(LIST).content.decode()
     make("t", task="tests.app.tasks.add", args=[1])
     used = Schedule.objects.used(5)
     assert used == {"queue": ["default", "former"], "task": ["tests.app.tasks.add", "tests.app.tasks.noop"], "tag": []}
