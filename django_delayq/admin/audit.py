@@ -19,7 +19,6 @@ from ..models.primary import heirs
 from ..text import plain
 from . import display
 from .base import ReadOnlyAdmin, column, may_view
-from .paging import CappedPaginator
 from .schedule_history import instant_of, message_of
 
 #: Models whose entries are listed, by their names in permissions, and the view that an entry links to.
@@ -55,13 +54,9 @@ class AuditAdmin(ReadOnlyAdmin):
     list_display = ("shown_time", "shown_user", "shown_object", "shown_message")
     list_display_links = None
     list_filter = ("action_time", KindFilter)
-    list_per_page = 50
     list_select_related = ("user", "content_type")
     ordering = ("-pk",)
-    paginator = CappedPaginator
     search_help_text = gettext_lazy("User, or name of the object")
-    show_facets = admin.ShowFacets.NEVER
-    show_full_result_count = False
     sortable_by = ()
 
     def get_urls(self) -> list[URLPattern]:

@@ -19,6 +19,7 @@ from django.utils.translation import gettext as _
 
 from ..calls.validators import is_storable
 from .formfields import WholeNumberField
+from .paging import CappedPaginator
 
 View = Callable[..., HttpResponse]
 Column = Callable[[Any, Any], Any]
@@ -38,6 +39,10 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     guessed letter by letter with `?kwargs__password__startswith=a`.
     """
 
+    list_per_page = 50
+    paginator = CappedPaginator
+    show_facets = admin.ShowFacets.NEVER
+    show_full_result_count = False
     #: Columns whose values are shown with secrets redacted.
     hidden_columns: tuple[str, ...] = ()
 
@@ -73,7 +78,6 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def route(self, route: str, view: View, name: str) -> URLPattern:
-        """Return the URL pattern of a page for staff users."""
         return path(route, self.admin_site.admin_view(view), name=self._url_name(None, name))
 
     def address(self, view: str, *keys: Any, model: str | None = None) -> str:

@@ -120,7 +120,6 @@ class CallInputs(forms.Form):
 
     @classmethod
     def showing(cls, task: AnyTask, call: Call) -> Self | None:
-        """Return inputs that express exactly this call, or None."""
         empty = cls(task, len(call.args))
         positional = [each.name for each in empty.parameters if each.kind <= Parameter.POSITIONAL_OR_KEYWORD]
         values = dict(zip(positional, call.args, strict=False)) | call.kwargs
@@ -130,7 +129,6 @@ class CallInputs(forms.Form):
         return found if call.same(found.call()) else None
 
     def call(self) -> Call | None:
-        """Return the typed arguments, or None if an input is invalid."""
         if not self.is_valid():
             return None
         call = Call([], {})
@@ -146,7 +144,6 @@ class CallInputs(forms.Form):
         return call
 
     def problems(self) -> list[str]:
-        """Return the errors of the inputs, including missing arguments."""
         for name, field in self.fields.items():
             if cast(ValueField, field).is_needed and self.cleaned_data.get(name) is Parameter.empty:
                 self.add_error(name, _("%(name)s: this argument is needed") % {"name": name})
@@ -154,8 +151,6 @@ class CallInputs(forms.Form):
 
 
 class CallJSON(forms.Form):
-    """The arguments of any task, as JSON."""
-
     args = ArgumentsField(
         container=list,
         label=gettext_lazy("Positional arguments"),
@@ -172,7 +167,6 @@ class CallJSON(forms.Form):
         return cls({name: pretty_json(value) for name, value in vars(call).items()})
 
     def call(self) -> Call | None:
-        """Return the typed arguments, or None if they are invalid."""
         return Call(**self.cleaned_data) if self.is_valid() else None
 
     def problems(self) -> list[str]:
@@ -193,7 +187,6 @@ class CallWidget(forms.Widget):
     is_switched = False
 
     def settle(self, path: str, stored: Call, data: Mapping[str, Any] | None) -> None:
-        """Choose what to show: the stored arguments, or the submitted ones."""
         self.path, task, call = path, registry.find_task(path), cast(Call | None, stored)
         parameters = [] if task is None else list(registry.signature(task).parameters.values())
         fits = isinstance(stored.args, list) and isinstance(stored.kwargs, dict)
@@ -226,8 +219,6 @@ class CallWidget(forms.Widget):
 
 
 class CallField(forms.Field):
-    """A task's arguments, as a `Call`."""
-
     widget = CallWidget
 
     def clean(self, value: Any) -> Call:

@@ -59,11 +59,9 @@ class ConfirmingAdmin(BaseAdmin):
     confirmed_actions: Mapping[str, Action]
 
     def act(self, request: HttpRequest, rows: QuerySet[Any], name: str, **values: Any) -> None:
-        """Act on the rows, log it and report it; `values` are those of the form."""
         raise NotImplementedError
 
     def name_row(self, row: Any) -> str:
-        """Return a row's name for the page that asks."""
         return str(row)
 
     def may(self, request: HttpRequest, name: str, row: Any = None) -> bool:

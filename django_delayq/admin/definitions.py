@@ -58,7 +58,6 @@ def _text(text: str) -> display.Html:
 
 
 def _format_recurrence(values: Values) -> SafeString:
-    """Format a recurrence in words, followed by its cron expression."""
     typed = values["cron"] if values["kind"] == Schedule.Kind.CRON else ""
     words = recurrence_words(Schedule(**{**values, "name": values["name"] or "H"}))
     return format_html('{} <span class="delayq-note delayq-cron">{}</span>', words, plain(typed))

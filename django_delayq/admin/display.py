@@ -44,7 +44,6 @@ def badge(tone: str, text: Any, title: Any = "") -> SafeString:
 
 
 def joined(parts: Iterable[Any]) -> SafeString:
-    """Join parts with spaces."""
     return format_html_join(" ", "{}", ((part,) for part in parts))
 
 
@@ -54,7 +53,6 @@ def sentence(tone: str, text: Any) -> SafeString:
 
 
 def breakable(name: str) -> SafeString:
-    """Return a snake_case name that may wrap after underscores."""
     return format_html_join(mark_safe("_<wbr>"), "{}", ((part,) for part in name.split("_")))
 
 
@@ -91,7 +89,6 @@ def redacted(run: Run, text: str) -> str:
 
 
 def shown_lag(run: Run) -> Html:
-    """Format the lag of a run; a dash if it never started."""
     return "–" if run.started_at is None else milliseconds(run.lag)
 
 
@@ -161,18 +158,15 @@ def traceback(text: str) -> Html:
 
 
 def identity(text: str) -> SafeString:
-    """Format an id that users may copy."""
     return format_html('<code class="delayq-signature delayq-id">{}</code>', text)
 
 
 def said(outputs: Iterable[Output]) -> Html:
-    """Format the captured output of attempts."""
     parts = [(_("Attempt %(number)d") % {"number": each.attempt}, block(each.text)) for each in outputs]
     return format_html("<div>{}</div>", format_html_join("", '<p class="delayq-note">{}</p>{}', parts))
 
 
 def arguments(task: str, args: Any, kwargs: Any) -> list[Html]:
-    """Format positional and keyword arguments, with secrets redacted."""
     return [block(pretty_json(each)) for each in redact_arguments(args, kwargs, parameters_of(task))]
 
 
@@ -193,7 +187,6 @@ def parameters_of(task: str) -> list[inspect.Parameter] | None:
 
 
 def attempts_table(run: Run) -> str:
-    """Format the attempts of a run, oldest first."""
     rows = []
     for attempt in bounded(ledger.attempts_of(run)):
         started, finished = known_ms(attempt.started), known_ms(attempt.finished)

@@ -53,7 +53,6 @@ SPANS = {
 
 
 def read_groups(name: str) -> tuple[Failures, list[RunGroup]]:
-    """Return the failures that were read, and the groups of a period."""
     found, span = failures.read_failures(utcnow()), SPANS[name]
     return found, failures.group_failures(found, found.now - span.step * span.number)
 
@@ -124,7 +123,6 @@ class FailuresPage(RunActions):
             rows.append({
                 "group": group,
                 "task": display.breakable(plain(group.task)),
-                "text": _words(group, run),
                 "said": _redacted(run, group.last.reason),
                 "lost": display.status_badge(Status.LOST) if group.last.status == Status.LOST else "",
                 "count": len(group.times),
@@ -189,11 +187,7 @@ def _query(span: str, *, dismissed: bool) -> str:
 
 
 def _title_of(group: RunGroup) -> str:
-    return f"{plain(group.task)}: {_words(group, _last_runs([group]).get(group.last.pk))}"
-
-
-def _words(group: RunGroup, last: Run | None) -> str:
-    return _redacted(last, group.text) or "–"
+    return f"{plain(group.task)}: {_redacted(_last_runs([group]).get(group.last.pk), group.text)}"
 
 
 def _redacted(run: Run | None, text: str) -> str:

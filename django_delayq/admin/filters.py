@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.options import IncorrectLookupParameters, ModelAdmin
+from django.contrib.admin.options import ModelAdmin
 from django.db.models import BooleanField, QuerySet
 from django.db.models.expressions import RawSQL
 from django.http import HttpRequest
@@ -15,7 +15,7 @@ from ..calls.validators import read_key
 from ..models import Origin, Run, Schedule, Status
 from ..monitoring.status.snapshot import MOST_UNKNOWN
 
-#: Maximum tags offered.
+#: Maximum queues, tasks or tags offered.
 MOST_OFFERED = 50
 
 
@@ -76,15 +76,30 @@ def used_by(request: Any) -> dict[str, list[str]]:
     return used
 
 
-class TagFilter(admin.SimpleListFilter):
-    """The tags that schedules have; hidden without any."""
-
-    title = _("tag")
-    parameter_name = "tag"
+class UsedFilter(admin.SimpleListFilter):
+    parameter_name: str
 
     def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
-        names = {*used_by(request)["tag"][:MOST_OFFERED], *filter(None, [self.value()])}
+        names = {*used_by(request)[self.parameter_name][:MOST_OFFERED], *filter(None, [self.value()])}
         return [(name, name) for name in sorted(names)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset if self.value() is None else queryset.filter(**{self.parameter_name: self.value()})
+
+
+class UsedQueueFilter(UsedFilter):
+    title = _("queue")
+    parameter_name = "queue"
+
+
+class TaskFilter(UsedFilter):
+    title = _("task")
+    parameter_name = "task"
+
+
+class TagFilter(UsedFilter):
+    title = _("tag")
+    parameter_name = "tag"
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset if self.value() is None else queryset.tagged(self.value())  # type: ignore[attr-defined]
@@ -115,19 +130,10 @@ class ScheduleFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
         if (value := self.value()) is None:
             return []
-        pk = _number(value)
-        name = Schedule.objects.filter(pk=pk).values_list("name", flat=True).first()
-        former = Run.objects.filter(schedule_id=pk).values_list("schedule_name", flat=True)
-        return [(value, name or former.first() or pk)]
+        names = Schedule.objects.filter(pk=read_key(value) or 0).values_list("name", flat=True)
+        return [(value, names.first() or value)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Compare the key only, because the schedule may be deleted."""
         value = self.value()
-        return queryset if value is None else queryset.filter(schedule_id=_number(value))
-
-
-def _number(text: str) -> int:
-    number = read_key(text)
-    if number is None:
-        raise IncorrectLookupParameters
-    return number
+        return queryset if value is None else queryset.filter(schedule_id=read_key(value) or 0)

@@ -28,12 +28,9 @@ Choices = list[tuple[str, Any]]
 
 
 class DurationField(forms.Field):
-    """A duration such as `1h 30m`."""
-
     widget = forms.TextInput(attrs={"class": "delayq-duration", "size": 12, "autocomplete": "off"})
 
     def prepare_value(self, value: Any) -> Any:
-        """Format a duration; return typed text unchanged."""
         return format_duration(value) if isinstance(value, timedelta) else value
 
     def to_python(self, value: Any) -> timedelta | None:
@@ -75,11 +72,9 @@ class ArgumentsField(forms.Field):
         self.container = container
 
     def prepare_value(self, value: Any) -> Any:
-        """Format JSON; return typed text unchanged."""
         return value if isinstance(value, str) else pretty_json(value)
 
     def to_python(self, value: Any) -> Any:
-        """Return the list or dict; see `parse_json` for errors."""
         text = (value or "").strip()
         found = parse_json(text) if text else self.container()
         try:
@@ -100,8 +95,7 @@ def parse_json(text: str) -> Any:
             message += " " + _("JSON has double quotes around text.")
         raise ValidationError(message, code="invalid") from None
     except (ValueError, RecursionError) as error:
-        problem = str(error) if isinstance(error, ValueError) else _("it is nested too deeply")
-        message = _("This cannot be used: %(problem)s.") % {"problem": problem.rstrip(".")}
+        message = _("This cannot be used: %(problem)s.") % {"problem": str(error).rstrip(".")}
         raise ValidationError(message, code="invalid") from None
 
 
@@ -121,7 +115,6 @@ class InstantField(forms.SplitDateTimeField):
         return value
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        """Compare the stored and the typed value in this zone."""
         return super().has_changed(self.prepare_value(initial), data)
 
     def compress(self, data_list: Any) -> datetime | None:

@@ -73,16 +73,13 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
                 "Six fields begin with the seconds. @hourly, @daily, L, 15W, 5#2 and H work too."
             ),
             "every": gettext_lazy("For example 90s, 15m, 1h30m or 2d."),
-            "at": gettext_lazy("Runs once, at this time of the time zone below."),
             "timezone": gettext_lazy(
                 "The clock that a cron expression and every time in this form are read by, such as Europe/Riga."
             ),
             "start_at": gettext_lazy("No due point before this time of that zone; intervals are counted from here."),
-            "end_at": gettext_lazy("No due point after this time of that zone."),
             "max_runs": gettext_lazy("Counts runs, not skipped points. Empty: no end."),
             "grace": gettext_lazy("How late still counts as on time. Empty: half the gap to the next, at most 1m."),
             "catch_up_window": gettext_lazy("Points older than this are never run late. Empty: no limit."),
-            "max_catch_up": gettext_lazy("With “run all”: only the newest so many."),
             "jitter": gettext_lazy("Spreads the start of a point over this time after it. Empty or 0: none."),
             "timeout": gettext_lazy(
                 "A task that takes longer gets an exception, and its attempt has failed; if that does not end it, its "
@@ -104,14 +101,11 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             "keep": gettext_lazy(
                 "Workers delete older runs. The newest outcome always stays, and what is deleted cannot be backfilled."
             ),
-            "keep_last": gettext_lazy("With “the newest ones only”: how many."),
             "on_success": gettext_lazy(
                 "Another @task function, enqueued as a job when a run has succeeded, with the run's number and "
                 "due time as its arguments."
             ),
             "on_failure": gettext_lazy("The same, when a run has failed for good or is lost."),
-            "enabled": gettext_lazy("Unticked, no further run starts."),
-            "pause_reason": gettext_lazy("Shown in the list while it is paused."),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -141,7 +135,6 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             fields["call"].widget.settle(path, stored, self.data if self.is_bound else None)
 
     def clean_call(self) -> None:
-        """Assign the arguments to the row, which has two fields for them."""
         self.instance.args, self.instance.kwargs = vars(self.cleaned_data["call"]).values()
 
     def clean_timezone(self) -> str:

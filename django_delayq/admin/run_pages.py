@@ -66,10 +66,6 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
     search_help_text = gettext_lazy("Schedule, task, or id of a job; in a long ledger, schedules and the newest jobs")
     hidden_columns = ("result", "attempts", "outputs", "call", "options", "unique_key")
     sortable_by = ()
-    list_per_page = 50
-    paginator = paging.CappedPaginator
-    show_full_result_count = False
-    show_facets = admin.ShowFacets.NEVER
 
     class Media:
         js = ("django_delayq/copy.js",)
@@ -109,7 +105,6 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 
     @admin.display(description=gettext_lazy("schedule or task"))
     def shown_title(self, run: Any) -> SafeString:
-        """Link to the run by its schedule's name, or to a job by its task, with the id and arguments below."""
         url, note, line = self.address("change", run.pk), run.result_id, Truncator(run.line).chars(LINE_SHOWN)
         if not note:
             return format_html('<a href="{}" title="{}">{}</a>', url, plain(run.task), run.title)
@@ -142,7 +137,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         if job:
             about: list[Any] = [*state, ("shown_origin", "shown_id")]
             times.append(("created", "expires"))
-            execution += [("backend", "priority"), ("shown_options", "shown_unique")]
+            execution += [("backend", "priority"), "shown_options"]
         else:
             execution.append("shown_key")
             about = ["shown_schedule", *state, ("shown_origin", "shown_points"), *["shown_job"] * bool(_job_of(obj))]
@@ -160,7 +155,6 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         return [(title, {"fields": fields}) for title, fields, shown in parts if shown]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Run | None:
-        """Return a run with its captured output in `said`."""
         run: Any = super().get_object(request, object_id, from_field)
         if run is not None:
             run.said = list(run.outputs.order_by("attempt"))
@@ -182,7 +176,6 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 
     @admin.display(description=gettext_lazy("due points"))
     def shown_points(self, run: Run) -> Html:
-        """Format how many due points a skipped run covers, and its end."""
         points = str(run.points) if run.points else _("an unknown number")
         if run.last_due_at is None:
             return points
@@ -200,20 +193,13 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
 
     @admin.display(description=gettext_lazy("options of its own"))
     def shown_options(self, run: Run) -> str:
-        """Format the options that the call itself sets: attempts, backoff, timeout and callbacks."""
         given = run.options or {}
-        numbers = [f"{name} {given[name]:g}" for name in ("max_attempts", "backoff", "timeout") if name in given]
-        return ", ".join([*numbers, *(f"{name} {plain(given[name])}" for name in CALLBACKS if name in given)]) or "–"
-
-    @admin.display(description=gettext_lazy("unique key"))
-    def shown_unique(self, run: Run) -> str:
-        """Format whether the job holds a unique key, and until when."""
-        given = run.options or {}
-        if "unique_key" not in given:
-            return "–"
-        if run.unique_key is None:
-            return _("not held any more")
-        return _("held until it has ended") if given.get("unique_until") == "end" else _("held until it starts")
+        parts = [f"{name} {given[name]:g}" for name in ("max_attempts", "backoff", "timeout") if name in given]
+        parts += [f"{name} {plain(given[name])}" for name in CALLBACKS if name in given]
+        if "unique_key" in given:
+            held = _("held until it has ended") if given.get("unique_until") == "end" else _("held until it starts")
+            parts.append(f"{_('unique key')} {_('not held any more') if run.unique_key is None else held}")
+        return ", ".join(parts) or "–"
 
     shown_status = column(gettext_lazy("status"), lambda run: display.status_badge(run.status))
     shown_reason = column(gettext_lazy("reason"), display.reason_words)

@@ -42,7 +42,6 @@ class PauseForm(forms.Form):
 
 
 def _instants() -> forms.SplitDateTimeWidget:
-    """Return native date and time inputs, which need no JavaScript."""
     date: dict[str, Any] = {"type": "date", "aria-label": gettext_lazy("Date")}
     time: dict[str, Any] = {"type": "time", "step": "1", "aria-label": gettext_lazy("Time")}
     return forms.SplitDateTimeWidget(date_format="%Y-%m-%d", time_format="%H:%M:%S", date_attrs=date, time_attrs=time)

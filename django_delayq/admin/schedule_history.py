@@ -52,9 +52,8 @@ class Event:
     note: str = ""
     label: str = ""
     address: str = ""
+    #: A definition that differs from the current one, and can be restored.
     definition: Definition | None = None
-    #: Whether restoring the definition would change anything now.
-    restorable: bool = False
 
     @property
     def shown_at(self) -> display.Html:
@@ -70,14 +69,12 @@ def read(row: Schedule | Control) -> list[Event]:
         if entry is None:
             found.append(event)
         else:
-            entry.changes, entry.note = event.changes, event.note
-            entry.definition, entry.restorable = event.definition, event.restorable
+            entry.changes, entry.note, entry.definition = event.changes, event.note, event.definition
     return found
 
 
 def _belongs(entry: Event, edit: Event) -> bool:
-    alone = entry.definition is None and edit.definition is not None
-    return alone and entry.who == edit.who and entry.at - edit.at < TOGETHER
+    return not entry.changes and bool(edit.changes) and entry.who == edit.who and entry.at - edit.at < TOGETHER
 
 
 def _entries(row: Schedule | Control) -> Iterator[Event]:
@@ -110,11 +107,9 @@ def _edits(schedule: Schedule) -> Iterator[Event]:
                 "This includes later edits that were not kept: bulk updates, or SQL."
             )  # fmt: skip
             text = render_to_string("admin/django_delayq/changes.html", {"changes": rows})
-            restorable = any(unit is not SWITCH for unit in differing(then, values[-1]))
-            yield Event(
-                each.replaced_at, plain(each.by), plain(then["name"]), changes=text, note=note, definition=each,
-                restorable=restorable,
-            )  # fmt: skip
+            restorable = each if any(unit is not SWITCH for unit in differing(then, values[-1])) else None
+            name = plain(then["name"])
+            yield Event(each.replaced_at, plain(each.by), name, changes=text, note=note, definition=restorable)
 
 
 class HistoryPage(ScheduleActions):
@@ -130,7 +125,7 @@ class HistoryPage(ScheduleActions):
         events = Paginator(read(schedule), PAGE).get_page(request.GET.get("page"))
         may_restore = self.has_change_permission(request, schedule) and not schedule.is_declared
         for event in events:
-            if may_restore and event.restorable and event.definition is not None:
+            if may_restore and event.definition is not None:
                 event.address = f"{self.address('restore', schedule.pk)}?definition={event.definition.pk}"
         return self.page(
             request, "schedule/history.html", _("History of “%(name)s”") % {"name": schedule.name}, events=events,

@@ -20,10 +20,10 @@ from ..calls.decorators import made
 from ..models import Run, Schedule, explain_wait
 from ..models.differences import FIELDS
 from ..models.kept import SWITCH_FIELDS
-from . import display, glance, paging
+from . import display, glance
 from .base import Column, column
 from .failure_groups import ErrorFilter
-from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter
+from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, TaskFilter, UsedQueueFilter
 from .formfields import DurationField, InstantField, task_choices, zones
 from .forms import ScheduleForm
 from .schedule_history import HistoryPage
@@ -31,7 +31,10 @@ from .upcoming import render_task, render_upcoming
 from .why import WhyPage
 
 RUNS_SHOWN = 5
-SHOWN_OTHERWISE = ("tags", "at", "start_at", "end_at")
+#: Read-only counterparts of fields: arguments with secrets redacted, instants in the schedule's zone.
+SHOWN: dict[str, Any] = {
+    "call": ("shown_args", "shown_kwargs"), **{name: f"shown_{name}" for name in ("tags", "at", "start_at", "end_at")}
+}  # fmt: skip
 #: Fields of a declared schedule that users may edit.
 PEOPLES = frozenset(("tags", *SWITCH_FIELDS))
 #: Fields whose errors the preview shows; those of other fields are shown on saving.
@@ -39,6 +42,10 @@ RECURRENCE_FIELDS = (
     "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "max_runs", "jitter", "dst_gap",
     "dst_overlap",
 )  # fmt: skip
+
+
+def _collapsed(title: Any, *fields: Any) -> tuple[Any, Any]:
+    return title, {"classes": ("collapse",), "fields": fields}
 
 
 def _in_zone(name: str, label: Any) -> Column:
@@ -59,51 +66,30 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     }
     list_display = ("shown_name", "shown_state", "shown_recurrence", "shown_next_due", "shown_outcome")
     list_filter = (
-        StateFilter, OutcomeFilter, ("queue", admin.AllValuesFieldListFilter), TagFilter,
-        ("task", admin.AllValuesFieldListFilter), "kind", OriginFilter, ErrorFilter,
+        StateFilter, OutcomeFilter, UsedQueueFilter, TagFilter, TaskFilter, "kind", OriginFilter, ErrorFilter,
     )  # fmt: skip
-    list_per_page = 50  # as in the other lists; a row costs about 1 ms, and a query of its newest runs
     list_select_related = ("state", "declaration")
     search_fields = ("name", "task", "description")
     search_help_text = gettext_lazy("Name, task or description")
-    paginator = paging.CappedPaginator
-    show_full_result_count = False
-    show_facets = admin.ShowFacets.NEVER
     hidden_columns = ("args", "kwargs")
     radio_fields = {"kind": admin.HORIZONTAL}
     readonly_fields = ("about_task", "upcoming")
     fieldsets = (
-        (
-            gettext_lazy("What"),
-            {"fields": ("name", "description", "tags", "task", "about_task", "call")},
-        ),
-        (
-            gettext_lazy("When"),
-            {
-                "fields": (
-                    "kind", "cron", ("every", "every_from"), "at", "timezone", "upcoming",
-                    ("start_at", "end_at"), "max_runs",
-                )
-            },
-        ),
+        (gettext_lazy("What"), {"fields": ("name", "description", "tags", "task", "about_task", "call")}),
+        (gettext_lazy("When"), {"fields": (
+            "kind", "cron", ("every", "every_from"), "at", "timezone", "upcoming", ("start_at", "end_at"), "max_runs",
+        )}),
         (gettext_lazy("Where"), {"fields": ("queue", ("backend", "priority"), "enabled", "pause_reason")}),
-        (
+        _collapsed(
             gettext_lazy("Late or overlapping"),
-            {
-                "classes": ("collapse",),
-                "fields": ("overlap", "missed", "grace", "catch_up_window", "max_catch_up", "jitter"),
-            },
+            "overlap", "missed", "grace", "catch_up_window", "max_catch_up", "jitter",
         ),
-        (
-            gettext_lazy("Failing"),
-            {
-                "classes": ("collapse",),
-                "fields": ("timeout", "max_attempts", "backoff", "expected_within", "ping_url"),
-            },
+        _collapsed(
+            gettext_lazy("Failing"), "timeout", "max_attempts", "backoff", "expected_within", "ping_url"
         ),
-        (gettext_lazy("Afterwards"), {"classes": ("collapse",), "fields": ("on_success", "on_failure")}),
-        (gettext_lazy("History"), {"classes": ("collapse",), "fields": (("keep", "keep_last"),)}),
-        (gettext_lazy("Daylight saving"), {"classes": ("collapse",), "fields": ("dst_gap", "dst_overlap")}),
+        _collapsed(gettext_lazy("Afterwards"), "on_success", "on_failure"),
+        _collapsed(gettext_lazy("History"), ("keep", "keep_last")),
+        _collapsed(gettext_lazy("Daylight saving"), "dst_gap", "dst_overlap"),
     )  # fmt: skip
 
     class Media:
@@ -139,13 +125,12 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     # The form
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        """Show read-only arguments with secrets redacted, and read-only instants in the schedule's zone."""
         fieldsets = super().get_fieldsets(request, obj)
         may = obj is None or self.has_change_permission(request, obj)
         if obj is None or (may and not obj.is_declared):
             return fieldsets
-        as_shown = partial(_as_shown, edited=PEOPLES if may else frozenset())
-        return [(title, {**options, "fields": [*map(as_shown, options["fields"])]}) for title, options in fieldsets]
+        shown = {name: other for name, other in SHOWN.items() if not may or name not in PEOPLES}
+        return [(title, {**options, "fields": _replace(options["fields"], shown)}) for title, options in fieldsets]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
         if obj is None or not obj.is_declared:
@@ -257,13 +242,8 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         transaction.on_commit(partial(_tell_unmirrored, request, obj), using=obj._state.db, robust=True)
 
 
-def _as_shown(field: Any, edited: frozenset[str]) -> Any:
-    """Return the read-only counterpart of a field, or of a line of fields, unless it is `edited`."""
-    if isinstance(field, tuple):
-        return tuple(_as_shown(each, edited) for each in field)
-    if field == "call":
-        return "shown_args", "shown_kwargs"
-    return f"shown_{field}" if field in SHOWN_OTHERWISE and field not in edited else field
+def _replace(field: Any, shown: dict[str, Any]) -> Any:
+    return tuple(_replace(each, shown) for each in field) if isinstance(field, tuple) else shown.get(field, field)
 
 
 def _as_saved(schedule: Schedule) -> Schedule | None:

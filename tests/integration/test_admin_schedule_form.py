@@ -104,7 +104,7 @@ def test_every_typed_as_cron_becomes_an_interval(boss):
         ({"args": "[NaN]"}, "call", "NaN"),
         ({"args": "[1e999]"}, "call", "not plain JSON"),
         ({"args": "{}"}, "call", "must be a JSON list"),
-        ({"args": "[" * 60_000}, "call", "nested"),
+        ({"args": "[" * 60_000}, "call", "cannot be used"),
         ({"kwargs": "[]"}, "call", "must be a JSON object"),
         ({"jitter": "-5s"}, "jitter", "is not a duration"),
         ({"timeout": "0"}, "timeout", "longer than zero"),
