@@ -65,9 +65,6 @@ class AuditAdmin(ReadOnlyAdmin):
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return may_view(request, "schedule")
 
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return self.has_view_permission(request)
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[AuditEntry]:
         return super().get_queryset(request).filter(content_type__in=_types(*_visible(request)))
 

@@ -10,17 +10,20 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ERROR_FLAG
 from django.core.exceptions import ValidationError
+from django.core.paginator import Paginator
 from django.db import DataError
-from django.db.models import Field, IntegerField
+from django.db.models import Field, IntegerField, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
 from ..calls.validators import is_storable
 from .formfields import WholeNumberField
-from .paging import CappedPaginator
 
+#: Maximum rows counted; a list with more is long.
+MOST_COUNTED = 10_000
 View = Callable[..., HttpResponse]
 Column = Callable[[Any, Any], Any]
 #: The label of this app; a project's subclass of a model has another.
@@ -30,6 +33,30 @@ APP = "django_delayq"
 def may_view(request: HttpRequest, model: str) -> bool:
     """Return whether the user may view a model of this app; the permission to change it suffices."""
     return any(request.user.has_perm(f"{APP}.{verb}_{model}") for verb in ("view", "change"))
+
+
+def is_long(rows: QuerySet[Any], most: int | None = None) -> bool:
+    """Return whether there are more than `most` rows, by default MOST_COUNTED."""
+    most = MOST_COUNTED if most is None else most
+    return rows.order_by().values("pk")[most : most + 1].exists()
+
+
+def key_before_newest(rows: QuerySet[Any]) -> int:
+    """Return the key of the first row older than the MOST_COUNTED newest ones, 0 if there is none."""
+    return rows.order_by("-pk").values_list("pk", flat=True)[MOST_COUNTED : MOST_COUNTED + 1].first() or 0
+
+
+class CappedPaginator(Paginator):  # type: ignore[type-arg]
+    """Counts and shows up to MOST_COUNTED rows; `is_capped` is True if there are more."""
+
+    is_capped = False
+
+    @cached_property
+    def count(self) -> int:
+        rows: Any = self.object_list
+        found: int = rows.order_by().values("pk")[: MOST_COUNTED + 1].count()
+        self.is_capped = found > MOST_COUNTED
+        return min(found, MOST_COUNTED)
 
 
 class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]

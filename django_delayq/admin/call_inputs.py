@@ -24,13 +24,29 @@ from django.utils.translation import gettext_lazy
 from ..calls import registry
 from ..calls.annotations import choices_of, find_misfit, hints_of, options_of, same, wanted
 from ..calls.compat import AnyTask
+from ..calls.validators import validate_json
+from ..exceptions import InvalidArguments
 from ..text import HIDDEN, looks_secret
 from .display import pretty_json
-from .formfields import ArgumentsField, parse_json
 
 #: Name of the checkbox "As JSON".
 AS_JSON = "call_as_json"
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON. A ValidationError has the position of a syntax error, or the reason why the value is refused."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        values = {"problem": error.msg, "line": error.lineno, "column": error.colno}
+        message = _("This is not JSON: %(problem)s, line %(line)d, column %(column)d.") % values
+        if "'" in text:
+            message += " " + _("JSON has double quotes around text.")
+        raise ValidationError(message, code="invalid") from None
+    except (ValueError, RecursionError) as error:
+        message = _("This cannot be used: %(problem)s.") % {"problem": str(error).rstrip(".")}
+        raise ValidationError(message, code="invalid") from None
 
 
 @dataclass(frozen=True)
@@ -148,6 +164,25 @@ class CallInputs(forms.Form):
             if cast(ValueField, field).is_needed and self.cleaned_data.get(name) is Parameter.empty:
                 self.add_error(name, _("%(name)s: this argument is needed") % {"name": name})
         return [str(text) for name in self.fields for text in self.errors.get(name, ())]
+
+
+class ArgumentsField(forms.Field):
+    """A JSON list or object; an empty text is an empty container."""
+
+    widget = forms.Textarea(attrs={"class": "delayq-json", "rows": 3, "cols": 60, "spellcheck": "false"})
+
+    def __init__(self, *, container: type[list[Any]] | type[dict[str, Any]], **kwargs: Any) -> None:
+        super().__init__(required=False, **kwargs)
+        self.container = container
+
+    def to_python(self, value: Any) -> Any:
+        text = (value or "").strip()
+        found = parse_json(text) if text else self.container()
+        try:
+            validate_json(found, {}) if self.container is list else validate_json([], found)
+        except InvalidArguments as error:
+            raise ValidationError(str(error), code="invalid") from None
+        return found
 
 
 class CallJSON(forms.Form):

@@ -74,8 +74,7 @@ class ControlAdmin(BaseAdmin):
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
         """Log what applies from then on, not only the changed fields."""
-        row: Control = form.instance
-        return row.standing or _("nothing is held back")
+        return form.instance.standing or _("nothing is held back")
 
     @admin.action(description=gettext_lazy("Resume, and lift the limit"), permissions=["change"])
     def resume(self, request: HttpRequest, queryset: QuerySet[Control]) -> None:

@@ -22,11 +22,19 @@ from ..models import Output, Run, Schedule, Status
 from ..recurrence.point import known_ms
 from ..recurrence.zone import get_zone
 from ..text import plain, redact_arguments, redact_text, secret_texts
-from .durations import format_duration
 
 Html = SafeString | str
 #: Maximum characters of a text; more are cut from the middle, with a note.
 MOST_CHARACTERS = 100_000
+#: Units of a duration.
+UNITS = {
+    "d": timedelta(days=1),
+    "h": timedelta(hours=1),
+    "m": timedelta(minutes=1),
+    "s": timedelta(seconds=1),
+    "ms": timedelta(milliseconds=1),
+    "us": timedelta(microseconds=1),
+}
 _TONES: dict[str, str] = {
     Status.SUCCEEDED: "good",
     Status.FAILED: "bad",
@@ -41,10 +49,6 @@ def badge(tone: str, text: Any, title: Any = "") -> SafeString:
     """Return a small coloured label; the text does not depend on the colour."""
     more = format_html(' title="{}"', title) if title else ""
     return format_html('<span class="delayq-badge delayq-{}"{}>{}</span>', tone, more, text)
-
-
-def joined(parts: Iterable[Any]) -> SafeString:
-    return format_html_join(" ", "{}", ((part,) for part in parts))
 
 
 def sentence(tone: str, text: Any) -> SafeString:
@@ -112,6 +116,20 @@ def instant(value: datetime | None, zone: tzinfo | None = None, *, millis: bool 
         f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC",
         f"{shown}.{local.microsecond // 1000:03} {local:%Z}" if millis else shown,
     )
+
+
+def format_duration(value: timedelta, parts: int | None = None) -> str:
+    """Return `1h 30m`, exactly, or only the first `parts` units."""
+    if value < timedelta(0):
+        return f"-{format_duration(-value, parts)}"
+    shown: list[str] = []
+    for name, length in UNITS.items():
+        amount, value = divmod(value, length)
+        if amount:
+            shown.append(f"{amount}{name}")
+        if shown and len(shown) == parts:
+            break
+    return " ".join(shown) or "0s"
 
 
 def relative(value: datetime, now: datetime) -> str:

@@ -28,7 +28,7 @@ from ..monitoring.failures import Failures, RunGroup
 from ..recurrence.point import utcnow
 from ..text import plain, redact_text
 from . import charts, display
-from .durations import format_duration
+from .base import View
 from .run_actions import RunActions
 from .schedule_actions import ScheduleActions
 
@@ -39,8 +39,6 @@ TRACE_SHOWN, TRACE_READ = 3_000, 6_000
 
 
 class Span(NamedTuple):
-    """A period of `number` steps."""
-
     label: Any
     step: timedelta
     number: int
@@ -75,7 +73,10 @@ class ErrorFilter(admin.SimpleListFilter):
         if model_admin.admin_site.get_model_admin(Run).has_view_permission(request):
             name, _dot, digest = value.partition(".")
             self._group = find_group(name, digest) if name in SPANS else None
-        return [(value, _title_of(self._group) if self._group else _("There are no such failures any more."))]
+        if (group := self._group) is None:
+            return [(value, _("There are no such failures any more."))]
+        last = _last_runs([group]).get(group.last.pk)
+        return [(value, f"{plain(group.task)}: {_redacted(last, group.text)}")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if self.value() is None:
@@ -87,14 +88,9 @@ class ErrorFilter(admin.SimpleListFilter):
 
 class FailuresPage(RunActions):
     def get_urls(self) -> list[URLPattern]:
-        return [
-            self.route("failures/", self.failures_view, "failures"),
-            self.route("failures/<str:digest>/dismiss/", require_POST(self.dismiss_view), "dismiss"),
-            self.route(
-                "failures/<str:digest>/take-back/", require_POST(partial(self.dismiss_view, back=True)), "take-back"
-            ),
-            *super().get_urls(),
-        ]
+        acts: dict[str, View] = {"dismiss": self.dismiss_view, "take-back": partial(self.dismiss_view, back=True)}
+        own = [self.route(f"failures/<str:digest>/{name}/", require_POST(act), name) for name, act in acts.items()]
+        return [self.route("failures/", self.failures_view, "failures"), *own, *super().get_urls()]
 
     def failures_view(self, request: HttpRequest) -> HttpResponse:
         """Show the groups, new ones first, then by last failure."""
@@ -186,10 +182,6 @@ def _query(span: str, *, dismissed: bool) -> str:
     return f"?{urlencode({'span': span, **({'dismissed': '1'} if dismissed else {})})}"
 
 
-def _title_of(group: RunGroup) -> str:
-    return f"{plain(group.task)}: {_redacted(_last_runs([group]).get(group.last.pk), group.text)}"
-
-
 def _redacted(run: Run | None, text: str) -> str:
     return plain(redact_text(text) if run is None else display.redacted(run, text))
 
@@ -203,7 +195,7 @@ def _spark(times: Sequence[datetime], now: datetime, span: Span) -> Any:
     counts = [0] * span.number
     for at in times:
         counts[min((at - (now - span.step * span.number)) // span.step, span.number - 1)] += 1
-    title = _("at most %(count)d in %(span)s") % {"count": max(counts), "span": format_duration(span.step)}
+    title = _("at most %(count)d in %(span)s") % {"count": max(counts), "span": display.format_duration(span.step)}
     return charts.spark(counts, "bad", title)
 
 

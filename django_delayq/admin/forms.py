@@ -2,22 +2,58 @@
 
 from contextlib import suppress
 from datetime import timedelta
+from functools import cache
 from typing import Any, cast
+from zoneinfo import available_timezones
 
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.http import QueryDict
+from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from .. import conf
+from ..calls import handover, registry
 from ..calls.handover import LEAST_PRIORITY, MOST_PRIORITY
 from ..exceptions import InvalidRecurrence
-from ..models import Schedule
+from ..models import Schedule, read_tags
 from ..recurrence import parse_every
 from ..recurrence.zone import get_zone
 from .call_inputs import Call, CallField
-from .formfields import TagsField, backend_choices, queue_choices
+
+Choices = list[tuple[str, Any]]
+
+
+@cache
+def zones() -> list[str]:
+    """Return the zones to offer. Cached, because listing them reads every file of the system's time zones."""
+    return sorted({"UTC", *(zone for zone in available_timezones() if "/" in zone)})
+
+
+def _with_former(known: dict[str, Any], former: str, gone: str) -> Choices:
+    """Return the choices, and the `former` value with the label `gone` if it is none of them."""
+    return [*known.items(), *([(former, gone)] if former and former not in known else [])]
+
+
+def task_choices(former: str) -> Choices:
+    """Return every installed task's path and summary."""
+    known = {path: Truncator(registry.summary(task)).chars(100) for path, task in registry.get_tasks().items()}
+    new = registry.current_name(former)
+    return _with_former(known, former, _("not installed") if new == former else _("alias of %(task)s") % {"task": new})
+
+
+def queue_choices(former: str) -> Choices:
+    known = {queue: queue for queue in conf.get_config().queues}
+    return _with_former(known, former, _("%(queue)s (no setting names it)") % {"queue": former})
+
+
+def backend_choices(former: str) -> Choices:
+    known = {alias: f"{alias} ({name})" for alias, name in handover.backends().items()}
+    known = {"": _("this app's own workers"), **known}
+    return _with_former(known, former, _("%(backend)s (not in TASKS)") % {"backend": former})
+
 
 INSTANTS = ("at", "start_at", "end_at")
 CHOICES = {"queue": queue_choices, "backend": backend_choices}
@@ -38,7 +74,7 @@ def _plain_input(css_class: str, **attrs: Any) -> forms.TextInput:
 
 class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
     call = CallField(label=gettext_lazy("Arguments"), required=False)
-    tags = TagsField(
+    tags = forms.CharField(
         required=False,
         label=gettext_lazy("Tags"),
         help_text=gettext_lazy("Words to filter the list by, between commas, such as billing, nightly."),
@@ -118,7 +154,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             self.initial = {"queue": schedule.queue, "kind": Schedule.Kind.CRON, **self.initial}
         else:
             self.initial["seen"] = schedule.generation
-            self.initial["tags"] = [tag.name for tag in schedule.tags.all()]
+            self.initial["tags"] = ", ".join(tag.name for tag in schedule.tags.all())
         for name in EMPTY.keys() & fields.keys():
             fields[name].required = False
         for name in LIMITS.keys() & fields.keys():
@@ -136,6 +172,9 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def clean_call(self) -> None:
         self.instance.args, self.instance.kwargs = vars(self.cleaned_data["call"]).values()
+
+    def clean_tags(self) -> list[str]:
+        return read_tags(self.cleaned_data["tags"])
 
     def clean_timezone(self) -> str:
         """Validate the zone for every kind, because instants are read in it."""
@@ -156,12 +195,9 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         for name in INSTANTS:  # inputs have whole seconds
             if name in values and name not in self.changed_data:
                 values[name] = getattr(self.instance, name)
-        self._check_seen(values.get("seen"))
-        return values
-
-    def _check_seen(self, seen: int | None) -> None:
+        seen = values.get("seen")
         if self.instance._state.adding or seen is None or seen == self.instance.generation:
-            return
+            return values
         data = cast(QueryDict, self.data).copy()
         data[self.add_prefix("seen")] = str(self.instance.generation)
         self.data = data

@@ -19,8 +19,8 @@ from ..models.kept import MOST_AT_ONCE
 from ..recurrence.point import utcnow
 from ..sync.layout import ForeignLayout
 from ..text import plain
+from .base import is_long
 from .confirming import Action, ConfirmingAdmin, list_actions
-from .paging import is_long
 
 WAITING, FAILED = (Status.QUEUED, Status.RETRYING), (Status.FAILED, Status.LOST)
 

@@ -7,7 +7,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
@@ -21,16 +21,18 @@ from ..models import Origin, Run, Schedule, Status, explain_wait
 from ..recurrence.point import utcnow
 from ..text import plain, redact
 from ..worker.announcing import idempotency_key
-from . import display, paging
-from .base import ReadOnlyAdmin, column
-from .definitions import definition_of_run
+from . import display
+from .base import ReadOnlyAdmin, column, is_long, key_before_newest
 from .display import Html, instant
 from .failure_groups import ErrorFilter, FailuresPage
 from .filters import IndexedFilter, ScheduleFilter
 from .run_actions import FAILED
+from .schedule_history import definition_of_run
 
 #: A queued job that has been due for longer than this is shown as overdue.
 SLACK = timedelta(seconds=5)
+#: Maximum schedules that a search in a long ledger matches.
+MOST_FOUND = 1_000
 #: Maximum characters of a job's arguments in the list.
 LINE_SHOWN = 150
 
@@ -74,8 +76,6 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         """Return runs without `attempts`, which may be long and is shown on one page only."""
         return super().get_queryset(request).defer("attempts")
 
-    # The list
-
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return RunChangeList
 
@@ -90,18 +90,16 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         text = search_term.strip()
         if (wanted := parse_id(text)) is not None:
             return queryset.filter(pk=wanted[0], token=wanted[1]), False
-        if not text or not paging.is_long(self.get_queryset(request)):
+        if not text or not is_long(self.get_queryset(request)):
             return super().get_search_results(request, queryset, search_term)
         schedules = Schedule.objects.order_by().filter(Q(name__icontains=text) | Q(task__icontains=text))
-        pks = list(schedules.values_list("pk", flat=True)[: paging.MOST_FOUND + 1])
-        if len(pks) > paging.MOST_FOUND:
+        pks = list(schedules.values_list("pk", flat=True)[: MOST_FOUND + 1])
+        if len(pks) > MOST_FOUND:
             note = _("More than %(count)d schedules or their tasks match “%(text)s”: not listed. Type more of it.")
-            self.message_user(request, note % {"count": paging.MOST_FOUND, "text": text}, messages.WARNING)
+            self.message_user(request, note % {"count": MOST_FOUND, "text": text}, messages.WARNING)
             pks = []
-        runs = self.model._default_manager.order_by("-pk")
-        before = paging.key_before_newest(runs, paging.MOST_COUNTED)
-        jobs = runs.filter(pk__gt=before, origin=Origin.JOB, task__icontains=text).values_list("pk", flat=True)
-        return queryset.filter(Q(schedule_id__in=pks) | Q(pk__in=list(jobs[: paging.MOST_FOUND]))), False
+        newest = Q(pk__gt=key_before_newest(self.model._default_manager.all()), origin=Origin.JOB)
+        return queryset.filter(Q(schedule_id__in=pks) | (newest & Q(task__icontains=text))), False
 
     @admin.display(description=gettext_lazy("schedule or task"))
     def shown_title(self, run: Any) -> SafeString:
@@ -125,9 +123,11 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
             notes.append(display.relative(run.due_at, now))
             if now - run.due_at > SLACK:
                 notes.append(display.sentence("warn", run.waits) if run.waits else display.badge("warn", _("overdue")))
-        return format_html('{}<div class="delayq-note">{}</div>', instant(run.due_at), display.joined(notes))
-
-    # One run
+        return format_html(
+            '{}<div class="delayq-note">{}</div>',
+            instant(run.due_at),
+            format_html_join(" ", "{}", ((note,) for note in notes)),
+        )
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         job, former = obj.origin == Origin.JOB, ledger.attempts_of(obj)

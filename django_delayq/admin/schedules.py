@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.utils import flatten_fieldsets
+from django.contrib.admin.utils import flatten, flatten_fieldsets
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import models, transaction
@@ -24,8 +24,8 @@ from . import display, glance
 from .base import Column, column
 from .failure_groups import ErrorFilter
 from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, TaskFilter, UsedQueueFilter
-from .formfields import DurationField, InstantField, task_choices, zones
-from .forms import ScheduleForm
+from .formfields import DurationField, InstantField
+from .forms import ScheduleForm, task_choices, zones
 from .schedule_history import HistoryPage
 from .upcoming import render_task, render_upcoming
 from .why import WhyPage
@@ -38,10 +38,7 @@ SHOWN: dict[str, Any] = {
 #: Fields of a declared schedule that users may edit.
 PEOPLES = frozenset(("tags", *SWITCH_FIELDS))
 #: Fields whose errors the preview shows; those of other fields are shown on saving.
-RECURRENCE_FIELDS = (
-    "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "max_runs", "jitter", "dst_gap",
-    "dst_overlap",
-)  # fmt: skip
+WHEN = ("kind", "cron", ("every", "every_from"), "at", "timezone", "upcoming", ("start_at", "end_at"), "max_runs")
 
 
 def _collapsed(title: Any, *fields: Any) -> tuple[Any, Any]:
@@ -76,9 +73,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     readonly_fields = ("about_task", "upcoming")
     fieldsets = (
         (gettext_lazy("What"), {"fields": ("name", "description", "tags", "task", "about_task", "call")}),
-        (gettext_lazy("When"), {"fields": (
-            "kind", "cron", ("every", "every_from"), "at", "timezone", "upcoming", ("start_at", "end_at"), "max_runs",
-        )}),
+        (gettext_lazy("When"), {"fields": WHEN}),
         (gettext_lazy("Where"), {"fields": ("queue", ("backend", "priority"), "enabled", "pause_reason")}),
         _collapsed(
             gettext_lazy("Late or overlapping"),
@@ -94,8 +89,6 @@ class ScheduleAdmin(HistoryPage, WhyPage):
 
     class Media:
         js = ("django_delayq/schedule_form.js",)
-
-    # The list
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return glance.ScheduleChangeList
@@ -121,8 +114,6 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         ordering="state__next_due_at",
     )
     shown_outcome = column(gettext_lazy("last outcome"), glance.last_outcome, ordering="state__last_outcome_at")
-
-    # The form
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
         fieldsets = super().get_fieldsets(request, obj)
@@ -176,7 +167,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
             raise PermissionDenied
         form = self.get_form(request, schedule, change=bool(pk))(request.POST, instance=schedule)
         call = str(form["call"]) if "call" in form.fields else ""
-        problem = " ".join(str(error) for name in RECURRENCE_FIELDS for error in form.errors.get(name, []))
+        problem = " ".join(str(error) for name in flatten(WHEN) for error in form.errors.get(name, []))
         upcoming = render_upcoming(form.instance, _as_saved(form.instance), problem, request.POST.get("cron", ""))
         return JsonResponse({"upcoming": upcoming, "task": render_task(request.POST.get("task", "")), "call": call})
 
@@ -229,8 +220,8 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         edit = []
         if not add and "tags" in form.changed_data:
             form.changed_data.remove("tags")
-            before, after = (", ".join(tags) or "–" for tags in (form.initial["tags"], form.cleaned_data["tags"]))
-            edit = [{"changed": {"fields": [f"Tags ({before} → {after})"]}}]
+            before, after = form.initial["tags"], ", ".join(form.cleaned_data["tags"])
+            edit = [{"changed": {"fields": [f"Tags ({before or '–'} → {after or '–'})"]}}]
         return [*super().construct_change_message(request, form, formsets, add), *edit]
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
@@ -248,13 +239,10 @@ def _replace(field: Any, shown: dict[str, Any]) -> Any:
 
 def _as_saved(schedule: Schedule) -> Schedule | None:
     """Return the stored row, without the values that a form has written to this instance."""
-    if schedule._state.adding:
-        return None
-    rows = Schedule._base_manager.using(schedule._state.db).select_related("state")
-    return rows.filter(pk=schedule.pk).first()
+    return Schedule.objects.select_related("state").filter(pk=schedule.pk or 0).first()
 
 
 def _tell_unmirrored(request: HttpRequest, saved: Schedule) -> None:
-    row = Schedule._base_manager.using(saved._state.db).filter(pk=saved.pk).first()
+    row = _as_saved(saved)
     if row is not None and glance.is_unmirrored(row):
         messages.warning(request, _("Saved, but not yet mirrored to Redis; the workers will catch up."))

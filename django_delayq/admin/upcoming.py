@@ -16,8 +16,7 @@ from ..models.versions import moves_effective_from
 from ..recurrence.phrases import offer
 from ..recurrence.point import utcnow
 from ..recurrence.words import describe
-from .display import Html, block, relative
-from .durations import format_duration
+from .display import Html, block, format_duration, relative
 from .glance import is_task_missing
 
 SHOWN = 5

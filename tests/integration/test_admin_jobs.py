@@ -7,7 +7,7 @@ import pytest
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 
 from django_delayq import actions
-from django_delayq.admin import paging, run_actions
+from django_delayq.admin import base, run_actions
 from django_delayq.calls import registry
 from django_delayq.exceptions import JobHeld
 from django_delayq.index.web import forget_broker
@@ -98,7 +98,7 @@ def test_a_job_is_found_by_its_id_and_its_task(viewer, monkeypatch, long):
     Run.of(schedule, utcnow(), status="succeeded").save()
     one, other = make_job(), make_job(task="tests.app.tasks.note")
     if long:
-        monkeypatch.setattr(paging, "MOST_COUNTED", 2)
+        monkeypatch.setattr(base, "MOST_COUNTED", 2)
     assert listed(viewer, q=f" {one.result_id} ") == [one.pk]
     assert listed(viewer, q=f"{one.pk}-{other.token}") == []
     assert listed(viewer, q="tasks.note") == [other.pk]

@@ -11,9 +11,9 @@ from django_delayq import conf
 from django_delayq.admin import (
     RunAdmin,
     ScheduleAdmin,
+    base,
     confirming,
     display,
-    paging,
     schedule_actions,
     upcoming,
 )
@@ -45,7 +45,7 @@ NUMBERS = [
     ("retries", [held.MAX_BACKOFF // timedelta(hours=1)]),
     ("backfill", [orders.LIMIT, orders.MOST_LOOKED_AT, schedule_actions.POINTS_SHOWN]),
     ("preview", [upcoming.SHOWN, delayq_status.MOST_SHOWN]),
-    ("lists", [ScheduleAdmin.list_per_page, RunAdmin.list_per_page, paging.MOST_COUNTED, confirming.NAMES_SHOWN]),
+    ("lists", [ScheduleAdmin.list_per_page, RunAdmin.list_per_page, base.MOST_COUNTED, confirming.NAMES_SHOWN]),
     ("“show all”", [ScheduleAdmin.list_max_show_all]),
     ("texts on a page", [display.MOST_CHARACTERS]),
     ("batch, shards", [conf.get_config().batch_size, conf.MAX_SHARDS]),
