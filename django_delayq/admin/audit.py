@@ -77,7 +77,6 @@ class AuditAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("object"))
     def shown_object(self, entry: AuditEntry) -> SafeString:
-        """Format the object, with a link unless it was deleted."""
         model: Any = entry.content_type.model_class() if entry.content_type else None
         name = next(name for name, each in MODELS.items() if issubclass(model, each))
         shown: display.Html = plain(entry.object_repr)

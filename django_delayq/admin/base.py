@@ -11,8 +11,8 @@ from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ERROR_FLAG
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
-from django.db import DataError
-from django.db.models import Field, IntegerField, QuerySet
+from django.db import DataError, models
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -20,7 +20,7 @@ from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
 from ..calls.validators import is_storable
-from .formfields import WholeNumberField
+from .formfields import DurationField, InstantField, WholeNumberField
 
 #: Maximum rows counted; a list with more is long.
 MOST_COUNTED = 10_000
@@ -66,6 +66,10 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     guessed letter by letter with `?kwargs__password__startswith=a`.
     """
 
+    formfield_overrides = {
+        models.DurationField: {"form_class": DurationField},
+        models.DateTimeField: {"form_class": InstantField},
+    }
     list_per_page = 50
     paginator = CappedPaginator
     show_facets = admin.ShowFacets.NEVER
@@ -99,8 +103,8 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
                 raise
             raise IncorrectLookupParameters from error
 
-    def formfield_for_dbfield(self, db_field: "Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
-        if isinstance(db_field, IntegerField):
+    def formfield_for_dbfield(self, db_field: "models.Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
+        if isinstance(db_field, models.IntegerField):
             kwargs["form_class"] = WholeNumberField
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 

@@ -29,7 +29,6 @@ from ..exceptions import InvalidArguments
 from ..text import HIDDEN, looks_secret
 from .display import pretty_json
 
-#: Name of the checkbox "As JSON".
 AS_JSON = "call_as_json"
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
@@ -226,7 +225,7 @@ class CallWidget(forms.Widget):
         parameters = [] if task is None else list(registry.signature(task).parameters.values())
         fits = isinstance(stored.args, list) and isinstance(stored.kwargs, dict)
         has_inputs = task is not None and fits and all(each.kind not in _VARIABLE for each in parameters)
-        self.can_switch = has_inputs and bool(parameters)
+        self.can_switch = has_inputs
         if data is not None:
             is_json = not has_inputs or "args" in data or "kwargs" in data
             self.sent = CallJSON(data) if is_json else CallInputs(cast(AnyTask, task), len(stored.args), data)

@@ -90,10 +90,8 @@ class ConfirmingAdmin(BaseAdmin):
         """Return the actions that the user may perform. Django passes the location since 6.1."""
         given = {} if action_location is None else {"action_location": action_location}
         found = super().get_actions(request, **given)
-        return {
-            name: act for name, act in found.items()
-            if name not in self.confirmed_actions or self.may(request, name)
-        }  # fmt: skip
+        own = self.confirmed_actions.keys()
+        return {name: act for name, act in found.items() if name not in own or self.may(request, name)}
 
     def action_view(self, request: HttpRequest, pk: int, name: str) -> HttpResponse:
         """Ask (GET), or act on one row (POST)."""

@@ -4,7 +4,6 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -17,7 +16,6 @@ from ..models import Control
 from ..recurrence.point import utcnow
 from . import display
 from .base import BaseAdmin, column
-from .formfields import InstantField
 
 
 def _state(row: Control) -> Any:
@@ -32,9 +30,6 @@ def _act(row: Control) -> Any:
 
 @admin.register(Control)
 class ControlAdmin(BaseAdmin):
-    """Every worker applies a saved row within a second."""
-
-    formfield_overrides = {models.DateTimeField: {"form_class": InstantField}}
     list_display = ("kind", "name", "shown_state", "reason", "shown_until", "most", "shown_act")
     list_display_links = ("name",)
     list_filter = ("kind", "paused")
@@ -49,7 +44,6 @@ class ControlAdmin(BaseAdmin):
     shown_act = column(gettext_lazy("changed"), _act)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        """Keep the queue or task of a row fixed, because its history is about that one."""
         return ("kind", "name", "changed_by", "shown_changed") if obj is not None else ()
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:

@@ -120,8 +120,6 @@ def instant(value: datetime | None, zone: tzinfo | None = None, *, millis: bool 
 
 def format_duration(value: timedelta, parts: int | None = None) -> str:
     """Return `1h 30m`, exactly, or only the first `parts` units."""
-    if value < timedelta(0):
-        return f"-{format_duration(-value, parts)}"
     shown: list[str] = []
     for name, length in UNITS.items():
         amount, value = divmod(value, length)

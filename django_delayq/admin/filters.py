@@ -1,6 +1,7 @@
 """The filters of the admin's lists."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.contrib import admin
@@ -19,8 +20,8 @@ from ..monitoring.status.snapshot import MOST_UNKNOWN
 MOST_OFFERED = 50
 
 
-def _ended(status: Status) -> Callable[[Any], Any]:
-    return lambda rows: rows.filter(state__last_status=status)
+def _with_status(status: Status, rows: Any) -> Any:
+    return rows.filter(state__last_status=status)
 
 
 class ChoiceFilter(admin.SimpleListFilter):
@@ -53,7 +54,7 @@ class OutcomeFilter(ChoiceFilter):
     title = _("last outcome")
     parameter_name = "outcome"
     answers = {
-        **{end.value: (end.label, _ended(end)) for end in Status if not end.is_open},
+        **{end.value: (end.label, partial(_with_status, end)) for end in Status if not end.is_open},
         "none": (_("none yet"), lambda rows: rows.exclude(state__last_status__gt="")),
     }
 

@@ -23,8 +23,6 @@ from ..recurrence import parse_every
 from ..recurrence.zone import get_zone
 from .call_inputs import Call, CallField
 
-Choices = list[tuple[str, Any]]
-
 
 @cache
 def zones() -> list[str]:
@@ -32,24 +30,24 @@ def zones() -> list[str]:
     return sorted({"UTC", *(zone for zone in available_timezones() if "/" in zone)})
 
 
-def _with_former(known: dict[str, Any], former: str, gone: str) -> Choices:
+def _with_former(known: dict[str, Any], former: str, gone: str) -> list[tuple[str, Any]]:
     """Return the choices, and the `former` value with the label `gone` if it is none of them."""
     return [*known.items(), *([(former, gone)] if former and former not in known else [])]
 
 
-def task_choices(former: str) -> Choices:
+def task_choices(former: str) -> list[tuple[str, Any]]:
     """Return every installed task's path and summary."""
     known = {path: Truncator(registry.summary(task)).chars(100) for path, task in registry.get_tasks().items()}
     new = registry.current_name(former)
     return _with_former(known, former, _("not installed") if new == former else _("alias of %(task)s") % {"task": new})
 
 
-def queue_choices(former: str) -> Choices:
+def queue_choices(former: str) -> list[tuple[str, Any]]:
     known = {queue: queue for queue in conf.get_config().queues}
     return _with_former(known, former, _("%(queue)s (no setting names it)") % {"queue": former})
 
 
-def backend_choices(former: str) -> Choices:
+def backend_choices(former: str) -> list[tuple[str, Any]]:
     known = {alias: f"{alias} ({name})" for alias, name in handover.backends().items()}
     known = {"": _("this app's own workers"), **known}
     return _with_former(known, former, _("%(backend)s (not in TASKS)") % {"backend": former})

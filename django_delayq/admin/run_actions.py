@@ -94,7 +94,6 @@ class RunActions(ConfirmingAdmin):
         return f"{row.task} {row.result_id}" if row.token else str(row)
 
     def buttons_of(self, request: HttpRequest, run: Run) -> list[dict[str, Any]]:
-        """Return the buttons of a run's page."""
         return [
             {"label": action.label, "url": self.address(name, run.pk)}
             for name, action in ACTIONS.items()

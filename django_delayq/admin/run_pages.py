@@ -123,11 +123,8 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
             notes.append(display.relative(run.due_at, now))
             if now - run.due_at > SLACK:
                 notes.append(display.sentence("warn", run.waits) if run.waits else display.badge("warn", _("overdue")))
-        return format_html(
-            '{}<div class="delayq-note">{}</div>',
-            instant(run.due_at),
-            format_html_join(" ", "{}", ((note,) for note in notes)),
-        )
+        below = format_html_join(" ", "{}", ((note,) for note in notes))
+        return format_html('{}<div class="delayq-note">{}</div>', instant(run.due_at), below)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         job, former = obj.origin == Origin.JOB, ledger.attempts_of(obj)

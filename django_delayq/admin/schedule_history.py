@@ -70,16 +70,13 @@ def read(row: Schedule | Control) -> list[Event]:
     edits = list(_edits(row)) if isinstance(row, Schedule) else []
     found: list[Event] = []
     for event in sorted([*_entries(row), *edits], key=lambda event: event.at, reverse=True):
-        entry = next((each for each in reversed(found) if _belongs(each, event)), None)
-        if entry is None:
-            found.append(event)
+        around = found if event.changes else ()
+        near = [each for each in around if each.who == event.who and each.at - event.at < TOGETHER and not each.changes]
+        if near:
+            near[-1].changes, near[-1].note, near[-1].definition = event.changes, event.note, event.definition
         else:
-            entry.changes, entry.note, entry.definition = event.changes, event.note, event.definition
+            found.append(event)
     return found
-
-
-def _belongs(entry: Event, edit: Event) -> bool:
-    return not entry.changes and bool(edit.changes) and entry.who == edit.who and entry.at - edit.at < TOGETHER
 
 
 def _entries(row: Schedule | Control) -> Iterator[Event]:
@@ -91,7 +88,6 @@ def _entries(row: Schedule | Control) -> Iterator[Event]:
 
 
 def message_of(entry: LogEntry) -> str:
-    """Return the message of a log entry."""
     text = entry.get_change_message() or {ADDITION: _("Added."), DELETION: _("Deleted.")}.get(entry.action_flag, "")
     return plain(text)
 

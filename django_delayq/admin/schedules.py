@@ -7,7 +7,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import flatten, flatten_fieldsets
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.db import models, transaction
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
@@ -24,7 +24,6 @@ from . import display, glance
 from .base import Column, column
 from .failure_groups import ErrorFilter
 from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, TaskFilter, UsedQueueFilter
-from .formfields import DurationField, InstantField
 from .forms import ScheduleForm, task_choices, zones
 from .schedule_history import HistoryPage
 from .upcoming import render_task, render_upcoming
@@ -57,10 +56,6 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     delete_confirmation_template = "admin/django_delayq/schedule/delete_confirmation.html"
     delete_selected_confirmation_template = "admin/django_delayq/schedule/delete_selected_confirmation.html"
     form = ScheduleForm
-    formfield_overrides = {
-        models.DurationField: {"form_class": DurationField},
-        models.DateTimeField: {"form_class": InstantField},
-    }
     list_display = ("shown_name", "shown_state", "shown_recurrence", "shown_next_due", "shown_outcome")
     list_filter = (
         StateFilter, OutcomeFilter, UsedQueueFilter, TagFilter, TaskFilter, "kind", OriginFilter, ErrorFilter,
