@@ -91,21 +91,22 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def shown_name(self, schedule: Any) -> SafeString:
         task = display.breakable(schedule.task.rpartition(".")[2])
-        tags = format_html_join("", '<span class="delayq-tag">{}</span>', ((tag.name,) for tag in schedule.shown_tags))
+        names = ((tag.name,) for tag in getattr(schedule, "shown_tags", ()))  # a POST that does nothing has none
+        tags = format_html_join("", '<span class="delayq-tag">{}</span>', names)
         note = '{}<div class="delayq-note delayq-path" title="{}">{}</div><div class="delayq-note">{}{}</div>'
         return format_html(note, schedule.name, schedule.task, task, schedule.queue, tags)
 
     @admin.display(description=gettext_lazy("state"))
     def shown_state(self, schedule: Any) -> SafeString:
         return format_html(
-            '{} {} {}<div class="delayq-note">{}</div>', glance.state_badge(schedule, schedule.waits),
+            '{} {} {}<div class="delayq-note">{}</div>', glance.state_badge(schedule, getattr(schedule, "waits", "")),
             glance.marks(schedule), glance.origin_marks(schedule), glance.state_reason(schedule),
         )  # fmt: skip
 
     shown_recurrence = column(gettext_lazy("recurrence"), glance.recurrence_words)
     shown_next_due = column(
         gettext_lazy("next due"),
-        lambda schedule: glance.next_due(schedule, schedule.redis, schedule.waits),
+        lambda row: glance.next_due(row, getattr(row, "redis", glance.Redis()), getattr(row, "waits", "")),
         ordering="state__next_due_at",
     )
     shown_outcome = column(gettext_lazy("last outcome"), glance.last_outcome, ordering="state__last_outcome_at")
