@@ -155,8 +155,6 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 
 class ReadOnlyAdmin(BaseAdmin):
-    """A model that no user may add, change or delete."""
-
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
