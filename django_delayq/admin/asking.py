@@ -15,11 +15,11 @@ from ..models import Run, Schedule, Status
 from ..monitoring import explain
 from ..recurrence.point import utcnow
 from ..text import plain
-from . import display, paging
-from .base import BaseAdmin, may_view
+from . import display
+from .base import BaseAdmin, key_before_newest, may_view
 
-#: Maximum schedules or runs listed, and maximum rows of each outcome searched for runs.
-MOST_NAMED, MOST_LOOKED = 50, 10_000
+#: Maximum schedules or runs listed.
+MOST_NAMED = 50
 #: Outcomes that an index finds, and how far back a stretch of skipped points may begin.
 _NOT_DONE = (Status.FAILED, Status.LOST, Status.SKIPPED)
 _BACK = timedelta(days=1)
@@ -37,7 +37,8 @@ class AskPage(BaseAdmin):
         if name:
             if (job := parse_id(name)) is not None and ledger.find_job(*job) is not None and sees_runs:
                 return HttpResponseRedirect(self.address("change", job[0], model="run"))
-            named = _named(name)
+            rows = Schedule.objects.order_by("name")
+            named = list(rows.filter(name=name)) or list(rows.filter(name__icontains=name)[:MOST_NAMED])
             if len(named) == 1:
                 return HttpResponseRedirect(self._why(named[0].pk, at))
         elif at and sees_runs:
@@ -50,24 +51,15 @@ class AskPage(BaseAdmin):
             at=at, error=error, zone=timezone.get_current_timezone_name(), asked=bool(name or at) and not error,
             named=[(row.name, self._why(row.pk, at)) for row in named],
             runs=[
-                (plain(run.title), self._about(run),
+                (plain(run.title), self.address("change", run.pk, model="run") if run.schedule_id is None
+                 else self._why(run.schedule_id, run.due_at.isoformat()),
                  display.instant(run.due_at), display.status_badge(run.status), display.reason_words(run))
                 for run in runs
             ],
         )  # fmt: skip
 
-    def _about(self, run: Run) -> str:
-        if run.schedule_id is None:
-            return self.address("change", run.pk, model="run")
-        return self._why(run.schedule_id, run.due_at.isoformat())
-
     def _why(self, pk: int, at: str) -> str:
         return self.address("why", pk, model="schedule") + (f"?{urlencode({'at': at})}" if at else "")
-
-
-def _named(text: str) -> list[Schedule]:
-    rows = Schedule.objects.order_by("name")
-    return list(rows.filter(name=text)) or list(rows.filter(name__icontains=text)[:MOST_NAMED])
 
 
 def _not_done(moment: explain.Moment) -> list[Run]:
@@ -75,9 +67,7 @@ def _not_done(moment: explain.Moment) -> list[Run]:
     found = list[Run]()
     for status in _NOT_DONE:
         rows = ledger.with_status(status)
-        rows = rows.filter(
-            pk__gt=paging.key_before_newest(rows, MOST_LOOKED), due_at__gte=moment.first - _BACK, due_at__lt=moment.end
-        )
+        rows = rows.filter(pk__gt=key_before_newest(rows), due_at__gte=moment.first - _BACK, due_at__lt=moment.end)
         rows = rows.filter(Q(due_at__gte=moment.first) | Q(last_due_at__gte=moment.first))
         found += rows.order_by("-pk")[:MOST_NAMED]
     return sorted(found, key=lambda run: run.due_at, reverse=True)[:MOST_NAMED]

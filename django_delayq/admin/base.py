@@ -10,16 +10,20 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ERROR_FLAG
 from django.core.exceptions import ValidationError
-from django.db import DataError
-from django.db.models import Field, IntegerField
+from django.core.paginator import Paginator
+from django.db import DataError, models
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
 from ..calls.validators import is_storable
-from .formfields import WholeNumberField
+from .formfields import DurationField, InstantField, WholeNumberField
 
+#: Maximum rows counted; a list with more is long.
+MOST_COUNTED = 10_000
 View = Callable[..., HttpResponse]
 Column = Callable[[Any, Any], Any]
 #: The label of this app; a project's subclass of a model has another.
@@ -31,6 +35,30 @@ def may_view(request: HttpRequest, model: str) -> bool:
     return any(request.user.has_perm(f"{APP}.{verb}_{model}") for verb in ("view", "change"))
 
 
+def is_long(rows: QuerySet[Any], most: int | None = None) -> bool:
+    """Return whether there are more than `most` rows, by default MOST_COUNTED."""
+    most = MOST_COUNTED if most is None else most
+    return rows.order_by().values("pk")[most : most + 1].exists()
+
+
+def key_before_newest(rows: QuerySet[Any]) -> int:
+    """Return the key of the first row older than the MOST_COUNTED newest ones, 0 if there is none."""
+    return rows.order_by("-pk").values_list("pk", flat=True)[MOST_COUNTED : MOST_COUNTED + 1].first() or 0
+
+
+class CappedPaginator(Paginator):  # type: ignore[type-arg]
+    """Counts and shows up to MOST_COUNTED rows; `is_capped` is True if there are more."""
+
+    is_capped = False
+
+    @cached_property
+    def count(self) -> int:
+        rows: Any = self.object_list
+        found: int = rows.order_by().values("pk")[: MOST_COUNTED + 1].count()
+        self.is_capped = found > MOST_COUNTED
+        return min(found, MOST_COUNTED)
+
+
 class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Rejects text that no database stores, and lookups on columns that may hold secrets.
 
@@ -38,6 +66,14 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     guessed letter by letter with `?kwargs__password__startswith=a`.
     """
 
+    formfield_overrides = {
+        models.DurationField: {"form_class": DurationField},
+        models.DateTimeField: {"form_class": InstantField},
+    }
+    list_per_page = 50
+    paginator = CappedPaginator
+    show_facets = admin.ShowFacets.NEVER
+    show_full_result_count = False
     #: Columns whose values are shown with secrets redacted.
     hidden_columns: tuple[str, ...] = ()
 
@@ -46,10 +82,10 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     @property
     def urls(self) -> list[URLPattern]:
-        """The pages, each with a check of the request; form fields check the rest of a form."""
+        """The pages, each with a check of the address and the chosen rows; form fields check the rest."""
         found = super().urls
         for pattern in found:
-            pattern.callback = self._asked_well(pattern.callback)
+            pattern.callback = self._with_check(pattern.callback)
         return found
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
@@ -67,14 +103,12 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
                 raise
             raise IncorrectLookupParameters from error
 
-    def formfield_for_dbfield(self, db_field: "Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
-        """Return the form field; a whole number accepts only digits."""
-        if isinstance(db_field, IntegerField):
+    def formfield_for_dbfield(self, db_field: "models.Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
+        if isinstance(db_field, models.IntegerField):
             kwargs["form_class"] = WholeNumberField
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def route(self, route: str, view: View, name: str) -> URLPattern:
-        """Return the URL pattern of a page for staff users."""
         return path(route, self.admin_site.admin_view(view), name=self._url_name(None, name))
 
     def address(self, view: str, *keys: Any, model: str | None = None) -> str:
@@ -84,19 +118,15 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def places(self, request: HttpRequest, here: str) -> list[tuple[str, Any, bool]]:
         """Return the operator's pages that the user may view: address, label, and whether it is the view `here`."""
-        sees = may_view(request, "schedule")
         found = [
-            ("overview", "changelist", _("At a glance"), sees),
-            ("overview", "now", _("Now"), sees),
-            ("run", "failures", _("Failures"), may_view(request, "run")),
-            ("overview", "coming", _("Coming up"), sees),
-            ("overview", "ask", _("Why not?"), sees),
-            ("auditentry", "changelist", _("Audit"), sees),
-        ]
+            ("overview", "changelist", _("At a glance")), ("overview", "now", _("Now")),
+            ("run", "failures", _("Failures")), ("overview", "coming", _("Coming up")),
+            ("overview", "ask", _("Why not?")), ("auditentry", "changelist", _("Audit")),
+        ]  # fmt: skip
         return [
             (self.address(view, model=model), label, view == here and model != "auditentry")
-            for model, view, label, sees in found
-            if sees
+            for model, view, label in found
+            if may_view(request, "run" if model == "run" else "schedule")
         ]
 
     def page(
@@ -110,10 +140,12 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         app, model = (APP, model) if model else (self.opts.app_label, self.opts.model_name)
         return f"{app}_{model}_{view.replace('-', '_')}"
 
-    def _asked_well(self, view: View) -> View:
+    def _with_check(self, view: View) -> View:
         @wraps(view)
         def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-            if self.admin_site.has_permission(request) and not _is_storable(request):
+            texts = [text for name, values in request.GET.lists() for text in (name, *values)]
+            texts += request.POST.getlist(ACTION_CHECKBOX_NAME)
+            if self.admin_site.has_permission(request) and not all(map(is_storable, texts)):
                 text = _("NUL and half of a surrogate pair can be in no text here. Nothing was looked for or done.")
                 self.message_user(request, text, messages.WARNING)
                 return HttpResponseRedirect(request.path)
@@ -123,16 +155,10 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 
 class ReadOnlyAdmin(BaseAdmin):
-    """A model that no user may add, change or delete."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    has_change_permission = has_delete_permission = has_add_permission
 
 
 class ScheduleViewerAdmin(ReadOnlyAdmin):
@@ -143,11 +169,6 @@ class ScheduleViewerAdmin(ReadOnlyAdmin):
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return may_view(request, "schedule")
-
-
-def _is_storable(request: HttpRequest) -> bool:
-    asked = [text for name, values in request.GET.lists() for text in (name, *values)]
-    return all(map(is_storable, (*asked, *request.POST.getlist(ACTION_CHECKBOX_NAME))))
 
 
 def column(label: Any, show: Callable[[Any], Any], **options: Any) -> Column:

@@ -7,12 +7,10 @@ Otherwise it has JSON. Users can tick "As JSON". A submitted form is read as JSO
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from inspect import Parameter
-from math import isfinite
 from types import NoneType
 from typing import Any, Self, cast
 
@@ -26,14 +24,28 @@ from django.utils.translation import gettext_lazy
 from ..calls import registry
 from ..calls.annotations import choices_of, find_misfit, hints_of, options_of, same, wanted
 from ..calls.compat import AnyTask
+from ..calls.validators import validate_json
+from ..exceptions import InvalidArguments
 from ..text import HIDDEN, looks_secret
 from .display import pretty_json
-from .formfields import ArgumentsField, parse_json
 
-#: Name of the checkbox "As JSON".
 AS_JSON = "call_as_json"
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-_SHAPES = {int: "number", float: "number", str: "text", datetime: "text", date: "date"}
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON. A ValidationError has the position of a syntax error, or the reason why the value is refused."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        values = {"problem": error.msg, "line": error.lineno, "column": error.colno}
+        message = _("This is not JSON: %(problem)s, line %(line)d, column %(column)d.") % values
+        if "'" in text:
+            message += " " + _("JSON has double quotes around text.")
+        raise ValidationError(message, code="invalid") from None
+    except (ValueError, RecursionError) as error:
+        message = _("This cannot be used: %(problem)s.") % {"problem": str(error).rstrip(".")}
+        raise ValidationError(message, code="invalid") from None
 
 
 @dataclass(frozen=True)
@@ -43,10 +55,8 @@ class Call:
 
     def same(self, other: "Call | None") -> bool:
         """Compare as JSON, because in Python 1 equals True and 1.0."""
-        return other is not None and self.written() == other.written()
-
-    def written(self) -> str:
-        return json.dumps([self.args, self.kwargs], sort_keys=True)
+        written, others = (json.dumps(each and [each.args, each.kwargs], sort_keys=True) for each in (self, other))
+        return written == others
 
 
 class ValueField(forms.Field):
@@ -55,15 +65,15 @@ class ValueField(forms.Field):
     def __init__(self, parameter: Parameter, hint: Any) -> None:
         super().__init__(required=False, label=parameter.name)
         kinds = [each for each in options_of(hint) if each is not NoneType]
-        self.name, self.hint, self.kind = parameter.name, hint, kinds[0] if len(kinds) == 1 else Any
+        self.hint, self.kind = hint, kinds[0] if len(kinds) == 1 else Any
         self.choices = [(_("yes"), True), (_("no"), False)] if self.kind is bool else choices_of(self.kind)
-        self.shape = "choices" if self.choices else _SHAPES.get(self.kind, "json")
+        self.is_text, self.is_number = self.kind in (str, date, datetime), self.kind in (int, float)
         self.is_needed = parameter.default is Parameter.empty
         default = "" if self.is_needed else self._default(parameter.default)
         says_default = default and _("default: %(value)s") % {"value": default}
         if not self.choices:
             words = wanted(self.kind if len(kinds) == 1 else hint)
-            if self.shape == "json":
+            if not self.is_text and not self.is_number:
                 words = _("%(wanted)s, as JSON") % {"wanted": words} if words else "JSON"
             self.help_text = "; ".join(filter(None, (words, says_default)))
         self.widget = self._widget(default, says_default or "---------")
@@ -71,38 +81,29 @@ class ValueField(forms.Field):
     def to_python(self, value: Any) -> Any:
         if not value:
             return Parameter.empty
-        found = self._read(value)
-        if problem := find_misfit(self.name, self.hint, found):
+        found = value
+        if not self.is_text:
+            try:
+                found = parse_json(value)
+            except ValidationError as error:
+                if not self.choices and not self.is_number:  # of those the error below quotes what was typed
+                    raise ValidationError(f"{self.label}: {error.message}", code="invalid") from None
+        if problem := find_misfit(str(self.label), self.hint, found):
             raise ValidationError(problem, code="invalid")
         return found
 
     def text_of(self, value: Any) -> str | None:
         """Return the input's text for a value; None if no text would be read as the same value."""
-        if self.shape == "choices":
-            return next((json.dumps(each) for _name, each in self.choices if same(each, value)), None)
-        if self.shape in ("json", "number"):
+        if self.choices:
+            return json.dumps(value)
+        if not self.is_text:
             return pretty_json(value)
         if not isinstance(value, str) or not value.isprintable():  # a single-line input does not preserve it
             return None
-        return value if self.shape == "text" or len(value) == len("2026-01-31") else None
-
-    def _read(self, text: str) -> Any:
-        if self.shape == "json":
-            try:
-                return parse_json(text)
-            except ValidationError as error:
-                raise ValidationError(f"{self.name}: {error.message}", code="invalid") from None
-        with suppress(ValueError):
-            if self.shape == "choices":
-                return json.loads(text)
-            if self.kind is int:
-                return int(text)
-            if self.kind is float:
-                return int(text) if text.strip("+- ").isdecimal() else _finite(text)
-        return text  # if this type is not wanted, the error quotes it as typed
+        return value if self.kind is not date or len(value) == len("2026-01-31") else None
 
     def _default(self, value: Any) -> str:
-        if looks_secret(self.name) and value is not None:
+        if looks_secret(str(self.label)) and value is not None:
             return HIDDEN
         plain = getattr(value, "value", value)
         named = next((name for name, each in self.choices if same(each, plain)), None)
@@ -110,15 +111,15 @@ class ValueField(forms.Field):
 
     def _widget(self, default: str, empty: str) -> forms.Widget:
         needed = {"aria-required": "true"} if self.is_needed else {}
-        if self.shape == "choices":
+        if self.choices:
             choices = [("", empty), *((json.dumps(value), name) for name, value in self.choices)]
             return forms.Select(attrs=needed, choices=choices)
         attrs = {"autocomplete": "off", "spellcheck": "false", "placeholder": default, **needed}
-        if self.shape == "json":
-            return forms.Textarea(attrs={**attrs, "rows": 2, "cols": 60, "class": "delayq-json"})
-        if self.shape == "date":
+        if self.kind is date:
             return forms.DateInput(attrs={**attrs, "type": "date"})
-        return forms.TextInput(attrs={**attrs, **({"class": "vTextField"} if self.shape == "text" else {})})
+        if self.is_text or self.is_number:
+            return forms.TextInput(attrs={**attrs, **({"class": "vTextField"} if self.is_text else {})})
+        return forms.Textarea(attrs={**attrs, "rows": 2, "cols": 60, "class": "delayq-json"})
 
 
 class CallInputs(forms.Form):
@@ -132,32 +133,22 @@ class CallInputs(forms.Form):
         for each in self.parameters:
             self.fields[each.name] = ValueField(each, hints.get(each.name, Any))
 
-    @staticmethod
-    def fit(task: AnyTask | None) -> bool:
-        """Return whether the task has an input for each argument."""
-        return task is not None and all(
-            each.kind not in _VARIABLE for each in registry.signature(task).parameters.values()
-        )
-
     @classmethod
     def showing(cls, task: AnyTask, call: Call) -> Self | None:
-        """Return inputs that express exactly this call, or None."""
         empty = cls(task, len(call.args))
         positional = [each.name for each in empty.parameters if each.kind <= Parameter.POSITIONAL_OR_KEYWORD]
         values = dict(zip(positional, call.args, strict=False)) | call.kwargs
-        if not values.keys() <= empty.fields.keys():
-            return None
-        texts = {name: cast(ValueField, empty.fields[name]).text_of(value) for name, value in values.items()}
-        found = cls(task, len(call.args), {empty.add_prefix(name): text for name, text in texts.items()})
-        return found if None not in texts.values() and call.same(found.call()) else None
+        fields = cast(dict[str, ValueField], empty.fields)
+        texts = {empty.add_prefix(name): fields[name].text_of(values[name]) for name in fields.keys() & values.keys()}
+        found = cls(task, len(call.args), texts)
+        return found if call.same(found.call()) else None
 
     def call(self) -> Call | None:
-        """Return the typed arguments, or None if an input is invalid."""
         if not self.is_valid():
             return None
         call = Call([], {})
         for index, each in enumerate(self.parameters):
-            value = self.cleaned_data.get(each.name, Parameter.empty)
+            value = self.cleaned_data[each.name]
             if value is Parameter.empty:
                 continue
             by_place = each.kind is Parameter.POSITIONAL_ONLY or index < self.positional
@@ -168,16 +159,32 @@ class CallInputs(forms.Form):
         return call
 
     def problems(self) -> list[str]:
-        """Return the errors of the inputs, including missing arguments."""
         for name, field in self.fields.items():
             if cast(ValueField, field).is_needed and self.cleaned_data.get(name) is Parameter.empty:
                 self.add_error(name, _("%(name)s: this argument is needed") % {"name": name})
         return [str(text) for name in self.fields for text in self.errors.get(name, ())]
 
 
-class CallJSON(forms.Form):
-    """The arguments of any task, as JSON."""
+class ArgumentsField(forms.Field):
+    """A JSON list or object; an empty text is an empty container."""
 
+    widget = forms.Textarea(attrs={"class": "delayq-json", "rows": 3, "cols": 60, "spellcheck": "false"})
+
+    def __init__(self, *, container: type[list[Any]] | type[dict[str, Any]], **kwargs: Any) -> None:
+        super().__init__(required=False, **kwargs)
+        self.container = container
+
+    def to_python(self, value: Any) -> Any:
+        text = (value or "").strip()
+        found = parse_json(text) if text else self.container()
+        try:
+            validate_json(found, {}) if self.container is list else validate_json([], found)
+        except InvalidArguments as error:
+            raise ValidationError(str(error), code="invalid") from None
+        return found
+
+
+class CallJSON(forms.Form):
     args = ArgumentsField(
         container=list,
         label=gettext_lazy("Positional arguments"),
@@ -194,7 +201,6 @@ class CallJSON(forms.Form):
         return cls({name: pretty_json(value) for name, value in vars(call).items()})
 
     def call(self) -> Call | None:
-        """Return the typed arguments, or None if they are invalid."""
         return Call(**self.cleaned_data) if self.is_valid() else None
 
     def problems(self) -> list[str]:
@@ -211,27 +217,25 @@ class CallWidget(forms.Widget):
     sent: CallInputs | CallJSON
     path = ""
     can_switch = False
-    #: Errors other than those of `sent`.
-    problems: Sequence[str] = ()
+    #: Whether inputs were submitted with the box ticked.
+    is_switched = False
 
     def settle(self, path: str, stored: Call, data: Mapping[str, Any] | None) -> None:
-        """Choose what to show: the stored arguments, or the submitted ones."""
-        self.path, task = path, registry.find_task(path)
-        fits = CallInputs.fit(task) and isinstance(stored.args, list) and isinstance(stored.kwargs, dict)
-        self.can_switch = fits and bool(registry.signature(cast(AnyTask, task)).parameters)
-        call: Call | None = stored
+        self.path, task, call = path, registry.find_task(path), cast(Call | None, stored)
+        parameters = [] if task is None else list(registry.signature(task).parameters.values())
+        fits = isinstance(stored.args, list) and isinstance(stored.kwargs, dict)
+        has_inputs = task is not None and fits and all(each.kind not in _VARIABLE for each in parameters)
+        self.can_switch = has_inputs
         if data is not None:
-            written = not fits or "args" in data or "kwargs" in data
-            self.sent = CallJSON(data) if written else CallInputs(cast(AnyTask, task), len(stored.args), data)
+            is_json = not has_inputs or "args" in data or "kwargs" in data
+            self.sent = CallJSON(data) if is_json else CallInputs(cast(AnyTask, task), len(stored.args), data)
             call = self.sent.call()
+            self.is_switched = call is not None and not is_json and AS_JSON in data
         if call is None:
             self.shown = self.sent
-        elif data is not None and self.can_switch and AS_JSON in data:
-            self.shown = CallJSON.showing(call)
-            if isinstance(self.sent, CallInputs):  # an argument may still be missing
-                self.problems = [_("Nothing is saved yet: look at the JSON, then save again.")]
         else:
-            inputs = CallInputs.showing(cast(AnyTask, task), call) if fits else None
+            as_json = not has_inputs or (data is not None and AS_JSON in data)
+            inputs = None if as_json else CallInputs.showing(cast(AnyTask, task), call)
             self.shown = inputs or CallJSON.showing(call)
 
     def value_from_datadict(self, data: Any, files: Any, name: str) -> Call | None:
@@ -249,14 +253,14 @@ class CallWidget(forms.Widget):
 
 
 class CallField(forms.Field):
-    """A task's arguments, as a `Call`."""
-
     widget = CallWidget
 
     def clean(self, value: Any) -> Call:
         widget = cast(CallWidget, self.widget)
-        problems = widget.problems or widget.sent.problems()
-        if not widget.problems and widget.sent.errors:
+        if widget.is_switched:
+            raise ValidationError(_("Nothing is saved yet: look at the JSON, then save again."))
+        problems = widget.sent.problems()
+        if widget.sent.errors:
             widget.shown = widget.sent
         if problems:
             raise ValidationError([*problems])
@@ -264,10 +268,3 @@ class CallField(forms.Field):
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return not cast(Call, initial).same(data)
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not isfinite(value):
-        raise ValueError(text)
-    return value

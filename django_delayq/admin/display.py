@@ -22,11 +22,19 @@ from ..models import Output, Run, Schedule, Status
 from ..recurrence.point import known_ms
 from ..recurrence.zone import get_zone
 from ..text import plain, redact_arguments, redact_text, secret_texts
-from .durations import format_duration
 
 Html = SafeString | str
 #: Maximum characters of a text; more are cut from the middle, with a note.
 MOST_CHARACTERS = 100_000
+#: Units of a duration.
+UNITS = {
+    "d": timedelta(days=1),
+    "h": timedelta(hours=1),
+    "m": timedelta(minutes=1),
+    "s": timedelta(seconds=1),
+    "ms": timedelta(milliseconds=1),
+    "us": timedelta(microseconds=1),
+}
 _TONES: dict[str, str] = {
     Status.SUCCEEDED: "good",
     Status.FAILED: "bad",
@@ -43,18 +51,12 @@ def badge(tone: str, text: Any, title: Any = "") -> SafeString:
     return format_html('<span class="delayq-badge delayq-{}"{}>{}</span>', tone, more, text)
 
 
-def joined(parts: Iterable[Any]) -> SafeString:
-    """Join parts with spaces."""
-    return format_html_join(" ", "{}", ((part,) for part in parts))
-
-
 def sentence(tone: str, text: Any) -> SafeString:
     """Return a coloured sentence, for text too long for a `badge`."""
     return format_html('<div class="delayq-tone delayq-{}">{}</div>', tone, text)
 
 
 def breakable(name: str) -> SafeString:
-    """Return a snake_case name that may wrap after underscores."""
     return format_html_join(mark_safe("_<wbr>"), "{}", ((part,) for part in name.split("_")))
 
 
@@ -67,7 +69,6 @@ def status_badge(status: str) -> SafeString:
     return badge(tone_of(status), label)
 
 
-#: Explanations of reasons that are a single word.
 _REASONS = {
     "overlap": gettext_lazy("overlap: the run before was still busy"),
     "missed": gettext_lazy("missed: no worker took it in time"),
@@ -81,7 +82,7 @@ def reason_words(run: Run) -> str:
         return str(_REASONS[run.reason])
     if run.reason == REASON_HANDED_OVER and isinstance(run.result, dict):
         return _("handed over to %(backend)s") % {"backend": run.result.get("backend")}
-    return redacted(run, run.reason)
+    return plain(redacted(run, run.reason))
 
 
 def redacted(run: Run, text: str) -> str:
@@ -92,7 +93,6 @@ def redacted(run: Run, text: str) -> str:
 
 
 def shown_lag(run: Run) -> Html:
-    """Format the lag of a run; a dash if it never started."""
     return "–" if run.started_at is None else milliseconds(run.lag)
 
 
@@ -116,6 +116,18 @@ def instant(value: datetime | None, zone: tzinfo | None = None, *, millis: bool 
         f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC",
         f"{shown}.{local.microsecond // 1000:03} {local:%Z}" if millis else shown,
     )
+
+
+def format_duration(value: timedelta, parts: int | None = None) -> str:
+    """Return `1h 30m`, exactly, or only the first `parts` units."""
+    shown: list[str] = []
+    for name, length in UNITS.items():
+        amount, value = divmod(value, length)
+        if amount:
+            shown.append(f"{amount}{name}")
+        if shown and len(shown) == parts:
+            break
+    return " ".join(shown) or "0s"
 
 
 def relative(value: datetime, now: datetime) -> str:
@@ -144,16 +156,7 @@ def pretty_json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     if len(text) > 60:
         text = json.dumps(value, ensure_ascii=False, default=str, indent=2)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
-        text = json.dumps(value, default=str, indent=2)
-    return text
-
-
-def short_json(value: Any) -> str:
-    """Return JSON on one line that can be encoded."""
-    return plain(json.dumps(value, ensure_ascii=False, default=str))
+    return text.encode(errors="backslashreplace").decode()  # half of a surrogate pair becomes its escape
 
 
 def block(text: str, css_class: str = "delayq-pre") -> Html:
@@ -163,42 +166,32 @@ def block(text: str, css_class: str = "delayq-pre") -> Html:
     if len(text) > MOST_CHARACTERS:
         cut = _("%(count)d characters left out") % {"count": len(text) - MOST_CHARACTERS}
         text = f"{text[: MOST_CHARACTERS // 2]}\n\n… {cut} …\n\n{text[-MOST_CHARACTERS // 2 :]}"
-    return format_html('<pre class="{}" tabindex="0">{}</pre>', css_class, text)
+    return format_html('<pre class="{}" tabindex="0">{}</pre>', css_class, plain(text, keep="\n\t"))
 
 
 def traceback(text: str) -> Html:
-    return block(plain(text, keep="\n\t"), "delayq-pre delayq-trace")
+    return block(text, "delayq-pre delayq-trace")
 
 
 def identity(text: str) -> SafeString:
-    """Format an id that users may copy."""
     return format_html('<code class="delayq-signature delayq-id">{}</code>', text)
 
 
 def said(outputs: Iterable[Output]) -> Html:
-    """Format the captured output of attempts."""
-    parts = (
-        (_("Attempt %(number)d") % {"number": each.attempt}, block(plain(each.text, keep="\n\t"))) for each in outputs
-    )
+    parts = [(_("Attempt %(number)d") % {"number": each.attempt}, block(each.text)) for each in outputs]
     return format_html("<div>{}</div>", format_html_join("", '<p class="delayq-note">{}</p>{}', parts))
 
 
 def arguments(task: str, args: Any, kwargs: Any) -> list[Html]:
-    """Format positional and keyword arguments, with secrets redacted."""
     return [block(pretty_json(each)) for each in redact_arguments(args, kwargs, parameters_of(task))]
-
-
-def arguments_of(run: Run) -> list[Html]:
-    """Format a job's positional and keyword arguments, with secrets redacted."""
-    call = run.call or {}
-    return arguments(run.task, call.get("args") or [], call.get("kwargs") or {})
 
 
 def argument_line(task: str, args: Any, kwargs: Any) -> str:
     """Format arguments on one line, with secrets redacted."""
     args, kwargs = redact_arguments(args, kwargs, parameters_of(task))
-    named = (f"{plain(name)}={short_json(each)}" for name, each in kwargs.items())
-    return ", ".join([*map(short_json, args), *named])
+    texts = [json.dumps(each, ensure_ascii=False, default=str) for each in args]
+    texts += [f"{name}={json.dumps(each, ensure_ascii=False, default=str)}" for name, each in kwargs.items()]
+    return plain(", ".join(texts))
 
 
 def parameters_of(task: str) -> list[inspect.Parameter] | None:
@@ -210,20 +203,16 @@ def parameters_of(task: str) -> list[inspect.Parameter] | None:
 
 
 def attempts_table(run: Run) -> str:
-    """Format the attempts of a run, oldest first."""
     rows = []
     for attempt in bounded(ledger.attempts_of(run)):
         started, finished = known_ms(attempt.started), known_ms(attempt.finished)
-        rows.append(
-            {
-                "number": attempt.number,
-                "started": instant(started, millis=True),
-                "finished": instant(finished, millis=True),
-                "duration": milliseconds(None if started is None or finished is None else finished - started),
-                "worker": plain(attempt.worker),
-                "ended": attempt.ended,
-                "title": plain(redacted(run, attempt.title)),
-                "trace": attempt.trace and traceback(redacted(run, attempt.trace)),
-            }
-        )
-    return render_to_string("admin/django_delayq/attempts.html", {"attempts": rows})
+        rows.append({
+            "attempt": attempt,
+            "started": instant(started, millis=True),
+            "finished": instant(finished, millis=True),
+            "duration": milliseconds(None if started is None or finished is None else finished - started),
+            "worker": plain(attempt.worker),
+            "title": plain(redacted(run, attempt.title)),
+            "trace": attempt.trace and traceback(redacted(run, attempt.trace)),
+        })  # fmt: skip
+    return render_to_string("admin/django_delayq/attempts.html", {"rows": rows})

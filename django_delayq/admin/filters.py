@@ -1,16 +1,17 @@
 """The filters of the admin's lists."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.options import IncorrectLookupParameters, ModelAdmin
+from django.contrib.admin.options import ModelAdmin
 from django.db.models import BooleanField, QuerySet
 from django.db.models.expressions import RawSQL
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from .. import conf, ledger
+from .. import ledger
 from ..calls.validators import read_key
 from ..models import Origin, Run, Schedule, Status
 from ..monitoring.database_side import MOST_UNKNOWN
@@ -19,8 +20,8 @@ from ..monitoring.database_side import MOST_UNKNOWN
 MOST_OFFERED = 50
 
 
-def _ended(status: Status) -> Callable[[Any], Any]:
-    return lambda rows: rows.filter(state__last_status=status)
+def _with_status(status: Status, rows: Any) -> Any:
+    return rows.filter(state__last_status=status)
 
 
 class ChoiceFilter(admin.SimpleListFilter):
@@ -53,7 +54,7 @@ class OutcomeFilter(ChoiceFilter):
     title = _("last outcome")
     parameter_name = "outcome"
     answers = {
-        **{end.value: (end.label, _ended(end)) for end in Status if not end.is_open},
+        **{end.value: (end.label, partial(_with_status, end)) for end in Status if not end.is_open},
         "none": (_("none yet"), lambda rows: rows.exclude(state__last_status__gt="")),
     }
 
@@ -77,21 +78,11 @@ def used_by(request: Any) -> dict[str, list[str]]:
 
 
 class UsedFilter(admin.SimpleListFilter):
-    """Offers the values that schedules have."""
-
     parameter_name: str
-    #: Minimum values; with fewer the filter is hidden.
-    fewest = 2
 
     def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
-        names = sorted(
-            {*used_by(request)[self.parameter_name][:MOST_OFFERED], *self.offered(), *filter(None, [self.value()])}
-        )
-        return [(name, name) for name in names] if len(names) >= self.fewest else []
-
-    def offered(self) -> Iterable[str]:
-        """Return values that are always offered."""
-        return ()
+        names = {*used_by(request)[self.parameter_name][:MOST_OFFERED], *filter(None, [self.value()])}
+        return [(name, name) for name in sorted(names)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset if self.value() is None else queryset.filter(**{self.parameter_name: self.value()})
@@ -100,9 +91,6 @@ class UsedFilter(admin.SimpleListFilter):
 class UsedQueueFilter(UsedFilter):
     title = _("queue")
     parameter_name = "queue"
-
-    def offered(self) -> Iterable[str]:
-        return conf.get_config().queues
 
 
 class TaskFilter(UsedFilter):
@@ -113,7 +101,6 @@ class TaskFilter(UsedFilter):
 class TagFilter(UsedFilter):
     title = _("tag")
     parameter_name = "tag"
-    fewest = 1
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset if self.value() is None else queryset.tagged(self.value())  # type: ignore[attr-defined]
@@ -123,19 +110,16 @@ class IndexedFilter(admin.ChoicesFieldListFilter):
     """A filter by a column with a partial index. Repeats the condition of the index, so that SQLite uses it."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Run]) -> QuerySet[Run] | None:
-        found = super().queryset(request, queryset)
+        found: Any = super().queryset(request, queryset)
         value = request.GET.get(self.lookup_kwarg)
-        if found is None or value is None or value == Status.SUCCEEDED:
-            return found
         if value == Origin.JOB:
-            return found.filter(schedule=None)  # uses the index of schedules
-        if value in (Origin.MANUAL, Origin.BACKFILL):
+            found = found.filter(schedule=None)  # uses the index of schedules
+        elif value in (Origin.MANUAL, Origin.BACKFILL):
             ordered = f"{Run._meta.db_table}.origin IN ('manual', 'backfill')"
-            return found.filter(RawSQL(ordered, [], output_field=BooleanField()))  # noqa: S611 - has no value of anybody's
-        if value in Status.values:
-            found = found & ledger.with_status(value)
-        runs: QuerySet[Run] = found
-        return runs
+            found = found.filter(RawSQL(ordered, [], output_field=BooleanField()))  # noqa: S611 - has no value of anybody's
+        elif value in Status.values and value != Status.SUCCEEDED:
+            found &= ledger.with_status(str(value))
+        return found  # type: ignore[no-any-return]
 
 
 class ScheduleFilter(admin.SimpleListFilter):
@@ -145,22 +129,12 @@ class ScheduleFilter(admin.SimpleListFilter):
     parameter_name = "schedule__id__exact"
 
     def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
-        value = self.value()
-        if value is None:
+        if (value := self.value()) is None:
             return []
-        pk = _number(value)
-        name = Schedule.objects.filter(pk=pk).values_list("name", flat=True).first()
-        former = Run.objects.filter(schedule_id=pk).values_list("schedule_name", flat=True)
-        return [(value, name or former.first() or pk)]
+        names = Schedule.objects.filter(pk=read_key(value) or 0).values_list("name", flat=True)
+        return [(value, names.first() or value)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Compare the key only, because the schedule may be deleted."""
         value = self.value()
-        return queryset if value is None else queryset.filter(schedule_id=_number(value))
-
-
-def _number(text: str) -> int:
-    number = read_key(text)
-    if number is None:
-        raise IncorrectLookupParameters
-    return number
+        return queryset if value is None else queryset.filter(schedule_id=read_key(value) or 0)

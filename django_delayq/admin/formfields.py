@@ -1,41 +1,61 @@
-"""Form fields for schedules: convert text to values and back. The model validates the schedule."""
+"""Form fields: durations, whole numbers and instants. The model validates the row."""
 
-import json
 import re
-from collections.abc import Container
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import cache
 from typing import Any
-from zoneinfo import available_timezones
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
-from django.utils.text import Truncator
+from django.utils.dateparse import parse_duration as parse_standard
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import conf
-from ..calls import handover, registry
-from ..calls.validators import MAX_ARGUMENT_BYTES, validate_json
-from ..exceptions import InvalidArguments, InvalidRecurrence
-from ..models import read_tags
+from ..exceptions import InvalidRecurrence
 from ..recurrence.zone import instant_of
-from .display import pretty_json
-from .durations import format_duration, parse_duration
+from .display import UNITS, format_duration
 
-Choices = list[tuple[str, Any]]
-#: Maximum bytes of typed JSON. Far more than can be stored, because it is shown indented, one line per value.
-MAX_TYPED_BYTES = 32 * MAX_ARGUMENT_BYTES
+#: Maximum duration: a century, which every database can store.
+LONGEST = timedelta(days=36_525)
+_PART = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(ms|us|[dhms])\s*")
+#: A point or comma that may be a decimal one or a thousands separator; in `0.250` it can only be the former.
+_AMBIGUOUS = re.compile(r"(?<![\w:.,])[1-9][0-9]{0,2}[.,][0-9]{3}(?![0-9])")
+
+
+def parse_duration(text: str) -> timedelta:
+    """Parse `90`, `90s`, `15m`, `1h30m`, `2d`, `00:15:00` or `PT15M`; a bare number is seconds.
+
+    Raises:
+        ValueError: It is not a duration, or out of range; the message says what to write.
+    """
+    text = text.strip()
+    if _AMBIGUOUS.search(text):
+        message = _("“%(text)s” has a point that may be one between thousands. Write 1000 or 1.5, for example.")
+        raise ValueError(message % {"text": text})
+    try:
+        value = _read(text.lower())
+    except OverflowError:
+        value = timedelta.max
+    if value is None or value < timedelta(0):
+        raise ValueError(_("“%(text)s” is not a duration. Write 90s, 15m, 1h30m, 2d or 00:15:00.") % {"text": text})
+    if value > LONGEST:
+        raise ValueError(_("A duration is at most %(days)d days.") % {"days": LONGEST.days})
+    return value
+
+
+def _read(text: str) -> timedelta | None:
+    parts = _PART.findall(text)
+    if parts and not _PART.sub("", text):
+        lengths = {unit: UNITS[unit] * float(amount) for amount, unit in parts}
+        return sum(lengths.values(), timedelta(0)) if len(lengths) == len(parts) else None
+    # 15:00 may be hours or minutes
+    return None if text.count(":") == 1 else parse_standard(text.upper() if text.startswith("p") else text)
 
 
 class DurationField(forms.Field):
-    """A duration such as `1h 30m`; accepts what `durations.parse_duration` does."""
-
     widget = forms.TextInput(attrs={"class": "delayq-duration", "size": 12, "autocomplete": "off"})
 
     def prepare_value(self, value: Any) -> Any:
-        """Format a duration; return typed text unchanged."""
         return format_duration(value) if isinstance(value, timedelta) else value
 
     def to_python(self, value: Any) -> timedelta | None:
@@ -54,66 +74,6 @@ class WholeNumberField(forms.IntegerField):
     }
 
 
-class TagsField(forms.CharField):
-    """Tags separated by commas; a list in Python."""
-
-    def prepare_value(self, value: Any) -> Any:
-        return value if isinstance(value, str) else ", ".join(value or ())
-
-    def clean(self, value: Any) -> list[str]:
-        return read_tags(super().clean(value))
-
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return bool(self.prepare_value(initial) != (data or "").strip())
-
-
-class ArgumentsField(forms.Field):
-    """A JSON list or object; an empty text is an empty container."""
-
-    widget = forms.Textarea(attrs={"class": "delayq-json", "rows": 3, "cols": 60, "spellcheck": "false"})
-
-    def __init__(self, *, container: type[list[Any]] | type[dict[str, Any]], **kwargs: Any) -> None:
-        super().__init__(required=False, initial=container, **kwargs)
-        self.container = container
-
-    def prepare_value(self, value: Any) -> Any:
-        """Format JSON; return typed text unchanged."""
-        return value if isinstance(value, str) else pretty_json(value)
-
-    def to_python(self, value: Any) -> Any:
-        """Return the list or dict; see `parse_json` for errors."""
-        text = (value or "").strip()
-        if len(text.encode()) > MAX_TYPED_BYTES:
-            message = _("This is more than 64 KiB. Store large values elsewhere and pass a key.")
-            raise ValidationError(message, code="too_long")
-        found = parse_json(text) if text else self.container()
-        try:
-            validate_json(found, {}) if self.container is list else validate_json([], found)
-        except InvalidArguments as error:
-            raise ValidationError(str(error), code="invalid") from None
-        return found
-
-
-def parse_json(text: str) -> Any:
-    """Parse JSON. A ValidationError has the position of a syntax error, or the reason why the value is refused."""
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        values = {"problem": error.msg, "line": error.lineno, "column": error.colno}
-        message = _("This is not JSON: %(problem)s, line %(line)d, column %(column)d.") % values
-        if "'" in text:
-            message += " " + _("JSON has double quotes around text.")
-        raise ValidationError(message, code="invalid") from None
-    except (ValueError, RecursionError) as error:
-        problem = str(error) if isinstance(error, ValueError) else _("it is nested too deeply")
-        message = _("This cannot be used: %(problem)s.") % {"problem": problem.rstrip(".")}
-        raise ValidationError(message, code="invalid") from None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(_("%(name)s is not JSON; use null or a text") % {"name": name})
-
-
 class InstantField(forms.SplitDateTimeField):
     """An aware instant, read and shown in `zone`, by default the current one, also if USE_TZ is off."""
 
@@ -126,7 +86,6 @@ class InstantField(forms.SplitDateTimeField):
         return value
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        """Compare the stored and the typed value in this zone."""
         return super().has_changed(self.prepare_value(initial), data)
 
     def compress(self, data_list: Any) -> datetime | None:
@@ -139,35 +98,3 @@ class InstantField(forms.SplitDateTimeField):
             return instant_of(found.replace(tzinfo=None), self.zone or timezone.get_current_timezone())
         except InvalidRecurrence as error:
             raise ValidationError(str(error), code="invalid") from None
-
-
-@cache
-def zones() -> list[str]:
-    """Return the zones to offer. Cached, because listing them reads every file of the system's time zones."""
-    return sorted({"UTC", *(zone for zone in available_timezones() if "/" in zone)})
-
-
-def task_choices(former: str) -> Choices:
-    """Return every installed task's path and summary. Here and below, a missing `former` value is offered too."""
-    tasks = registry.get_tasks()
-    known = [(path, Truncator(registry.summary(task)).chars(100)) for path, task in tasks.items()]
-    new = registry.current_name(former)
-    gone = _("not installed") if new == former else _("alias of %(task)s") % {"task": new}
-    return [*known, *_gone(former, tasks, gone)]
-
-
-def queue_choices(former: str) -> Choices:
-    queues = conf.get_config().queues
-    gone = _("%(queue)s (no setting names it)") % {"queue": former}
-    return [*((queue, queue) for queue in queues), *_gone(former, queues, gone)]
-
-
-def backend_choices(former: str) -> Choices:
-    backends = handover.backends()
-    gone = _("%(backend)s (not in TASKS)") % {"backend": former}
-    others = [(alias, f"{alias} ({name})") for alias, name in backends.items()]
-    return [("", _("this app's own workers")), *others, *_gone(former, backends, gone)]
-
-
-def _gone(former: str, known: Container[str], label: str) -> Choices:
-    return [(former, label)] if former and former not in known else []

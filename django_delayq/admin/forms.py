@@ -2,22 +2,56 @@
 
 from contextlib import suppress
 from datetime import timedelta
+from functools import cache
 from typing import Any, cast
+from zoneinfo import available_timezones
 
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.http import QueryDict
+from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from .. import conf
+from ..calls import handover, registry
 from ..calls.handover import LEAST_PRIORITY, MOST_PRIORITY
 from ..exceptions import InvalidRecurrence
-from ..models import Schedule
+from ..models import Schedule, read_tags
 from ..recurrence import parse_every
 from ..recurrence.zone import get_zone
 from .call_inputs import Call, CallField
-from .formfields import TagsField, backend_choices, queue_choices
+
+
+@cache
+def zones() -> list[str]:
+    """Return the zones to offer. Cached, because listing them reads every file of the system's time zones."""
+    return sorted({"UTC", *(zone for zone in available_timezones() if "/" in zone)})
+
+
+def _with_former(known: dict[str, Any], former: str, gone: str) -> list[tuple[str, Any]]:
+    """Return the choices, and the `former` value with the label `gone` if it is none of them."""
+    return [*known.items(), *([(former, gone)] if former and former not in known else [])]
+
+
+def task_choices(former: str) -> list[tuple[str, Any]]:
+    """Return every installed task's path and summary."""
+    known = {path: Truncator(registry.summary(task)).chars(100) for path, task in registry.get_tasks().items()}
+    new = registry.current_name(former)
+    return _with_former(known, former, _("not installed") if new == former else _("alias of %(task)s") % {"task": new})
+
+
+def queue_choices(former: str) -> list[tuple[str, Any]]:
+    known = {queue: queue for queue in conf.get_config().queues}
+    return _with_former(known, former, _("%(queue)s (no setting names it)") % {"queue": former})
+
+
+def backend_choices(former: str) -> list[tuple[str, Any]]:
+    known = {alias: f"{alias} ({name})" for alias, name in handover.backends().items()}
+    known = {"": _("this app's own workers"), **known}
+    return _with_former(known, former, _("%(backend)s (not in TASKS)") % {"backend": former})
+
 
 INSTANTS = ("at", "start_at", "end_at")
 CHOICES = {"queue": queue_choices, "backend": backend_choices}
@@ -31,19 +65,14 @@ LIMITS = {
 CALL_FIELDS = frozenset(("task", "call"))
 
 
-class PauseForm(forms.Form):
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"),
-        max_length=200,
-        required=False,
-        widget=forms.TextInput(attrs={"class": "vTextField", "autofocus": True}),
-        help_text=gettext_lazy("Shown in the list, for whoever wonders. May be left empty."),
-    )
+def _plain_input(css_class: str, **attrs: Any) -> forms.TextInput:
+    """Return an input of text that is no prose: the browser neither completes it nor checks its spelling."""
+    return forms.TextInput(attrs={"class": css_class, "autocomplete": "off", "spellcheck": "false", **attrs})
 
 
 class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
     call = CallField(label=gettext_lazy("Arguments"), required=False)
-    tags = TagsField(
+    tags = forms.CharField(
         required=False,
         label=gettext_lazy("Tags"),
         help_text=gettext_lazy("Words to filter the list by, between commas, such as billing, nightly."),
@@ -64,27 +93,12 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
 
     class Meta:  # the admin sets the model and the fields
         widgets = {
-            "task": forms.TextInput(
-                attrs={
-                    "list": "delayq-tasks",
-                    "class": "vTextField delayq-task",
-                    "autocomplete": "off",
-                    "spellcheck": "false",
-                }
-            ),
-            **dict.fromkeys(
-                ("on_success", "on_failure"),
-                forms.TextInput(
-                    attrs={"list": "delayq-tasks", "class": "vTextField", "autocomplete": "off", "spellcheck": "false"}
-                ),
-            ),
-            "timezone": forms.TextInput(
-                attrs={"list": "delayq-zones", "size": 32, "autocomplete": "off", "spellcheck": "false"}
-            ),
+            "task": _plain_input("vTextField delayq-task", list="delayq-tasks"),
+            "on_success": _plain_input("vTextField", list="delayq-tasks"),
+            "on_failure": _plain_input("vTextField", list="delayq-tasks"),
+            "timezone": _plain_input("", list="delayq-zones", size=32),
             "description": forms.Textarea(attrs={"rows": 2, "cols": 60, "class": "vLargeTextField"}),
-            "cron": forms.TextInput(
-                attrs={"class": "vTextField delayq-cron", "spellcheck": "false", "autocomplete": "off"}
-            ),
+            "cron": _plain_input("vTextField delayq-cron"),
         }
         help_texts = {
             "task": gettext_lazy("A @task function of an installed app: type a part of its name or of what it does."),
@@ -93,16 +107,13 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
                 "Six fields begin with the seconds. @hourly, @daily, L, 15W, 5#2 and H work too."
             ),
             "every": gettext_lazy("For example 90s, 15m, 1h30m or 2d."),
-            "at": gettext_lazy("Runs once, at this time of the time zone below."),
             "timezone": gettext_lazy(
                 "The clock that a cron expression and every time in this form are read by, such as Europe/Riga."
             ),
             "start_at": gettext_lazy("No due point before this time of that zone; intervals are counted from here."),
-            "end_at": gettext_lazy("No due point after this time of that zone."),
             "max_runs": gettext_lazy("Counts runs, not skipped points. Empty: no end."),
             "grace": gettext_lazy("How late still counts as on time. Empty: half the gap to the next, at most 1m."),
             "catch_up_window": gettext_lazy("Points older than this are never run late. Empty: no limit."),
-            "max_catch_up": gettext_lazy("With “run all”: only the newest so many."),
             "jitter": gettext_lazy("Spreads the start of a point over this time after it. Empty or 0: none."),
             "timeout": gettext_lazy(
                 "A task that takes longer gets an exception, and its attempt has failed; if that does not end it, its "
@@ -124,14 +135,11 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             "keep": gettext_lazy(
                 "Workers delete older runs. The newest outcome always stays, and what is deleted cannot be backfilled."
             ),
-            "keep_last": gettext_lazy("With “the newest ones only”: how many."),
             "on_success": gettext_lazy(
                 "Another @task function, enqueued as a job when a run has succeeded, with the run's number and "
                 "due time as its arguments."
             ),
             "on_failure": gettext_lazy("The same, when a run has failed for good or is lost."),
-            "enabled": gettext_lazy("Unticked, no further run starts."),
-            "pause_reason": gettext_lazy("Shown in the list while it is paused."),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -144,7 +152,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             self.initial = {"queue": schedule.queue, "kind": Schedule.Kind.CRON, **self.initial}
         else:
             self.initial["seen"] = schedule.generation
-            self.initial["tags"] = [tag.name for tag in schedule.tags.all()]
+            self.initial["tags"] = ", ".join(tag.name for tag in schedule.tags.all())
         for name in EMPTY.keys() & fields.keys():
             fields[name].required = False
         for name in LIMITS.keys() & fields.keys():
@@ -161,8 +169,10 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             fields["call"].widget.settle(path, stored, self.data if self.is_bound else None)
 
     def clean_call(self) -> None:
-        """Assign the arguments to the row, which has two fields for them."""
         self.instance.args, self.instance.kwargs = vars(self.cleaned_data["call"]).values()
+
+    def clean_tags(self) -> list[str]:
+        return read_tags(self.cleaned_data["tags"])
 
     def clean_timezone(self) -> str:
         """Validate the zone for every kind, because instants are read in it."""
@@ -183,12 +193,9 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         for name in INSTANTS:  # inputs have whole seconds
             if name in values and name not in self.changed_data:
                 values[name] = getattr(self.instance, name)
-        self._check_seen(values.get("seen"))
-        return values
-
-    def _check_seen(self, seen: int | None) -> None:
+        seen = values.get("seen")
         if self.instance._state.adding or seen is None or seen == self.instance.generation:
-            return
+            return values
         data = cast(QueryDict, self.data).copy()
         data[self.add_prefix("seen")] = str(self.instance.generation)
         self.data = data

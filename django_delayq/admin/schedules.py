@@ -4,12 +4,12 @@ from functools import partial
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.utils import flatten_fieldsets
+from django.contrib.admin.utils import flatten, flatten_fieldsets
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.db import models, transaction
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern
-from django.utils import translation
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -18,28 +18,31 @@ from django.views.decorators.http import require_POST
 
 from ..calls.decorators import made
 from ..conf import get_config
-from ..models import Run, Schedule, explain_wait
+from ..models import Schedule, explain_wait
 from ..models.differences import FIELDS
 from ..models.kept import SWITCH_FIELDS
-from . import display, glance, paging
+from . import display, glance
 from .base import Column, column
-from .failures import ErrorFilter
+from .failure_groups import ErrorFilter
 from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, TaskFilter, UsedQueueFilter
-from .formfields import DurationField, InstantField, task_choices, zones
-from .forms import ScheduleForm
-from .history import HistoryPage
+from .forms import ScheduleForm, task_choices, zones
+from .schedule_history import HistoryPage
 from .upcoming import render_task, render_upcoming
 from .why import WhyPage
 
 RUNS_SHOWN = 5
-SHOWN_OTHERWISE = ("tags", "at", "start_at", "end_at")
+#: Read-only counterparts of fields: arguments with secrets redacted, instants in the schedule's zone.
+SHOWN: dict[str, Any] = {
+    "call": ("shown_args", "shown_kwargs"), **{name: f"shown_{name}" for name in ("tags", "at", "start_at", "end_at")}
+}  # fmt: skip
 #: Fields of a declared schedule that users may edit.
 PEOPLES = frozenset(("tags", *SWITCH_FIELDS))
 #: Fields whose errors the preview shows; those of other fields are shown on saving.
-RECURRENCE_FIELDS = (
-    "kind", "cron", "every", "every_from", "at", "timezone", "start_at", "end_at", "max_runs", "jitter", "dst_gap",
-    "dst_overlap",
-)  # fmt: skip
+WHEN = ("kind", "cron", ("every", "every_from"), "at", "timezone", "upcoming", ("start_at", "end_at"), "max_runs")
+
+
+def _collapsed(title: Any, *fields: Any) -> tuple[Any, Any]:
+    return title, {"classes": ("collapse",), "fields": fields}
 
 
 def _in_zone(name: str, label: Any) -> Column:
@@ -54,10 +57,6 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     delete_confirmation_template = "admin/django_delayq/schedule/delete_confirmation.html"
     delete_selected_confirmation_template = "admin/django_delayq/schedule/delete_selected_confirmation.html"
     form = ScheduleForm
-    formfield_overrides = {
-        models.DurationField: {"form_class": DurationField},
-        models.DateTimeField: {"form_class": InstantField},
-    }
     list_display = ("shown_name", "shown_state", "shown_recurrence", "shown_next_due", "shown_outcome")
     list_filter = (
         StateFilter, OutcomeFilter, UsedQueueFilter, TagFilter, TaskFilter, "kind", OriginFilter, ErrorFilter,
@@ -66,96 +65,63 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     list_select_related = ("state",)
     search_fields = ("name", "task", "description")
     search_help_text = gettext_lazy("Name, task or description")
-    paginator = paging.CappedPaginator
-    show_full_result_count = False
-    show_facets = admin.ShowFacets.NEVER
     hidden_columns = ("args", "kwargs")
     radio_fields = {"kind": admin.HORIZONTAL}
     readonly_fields = ("about_task", "upcoming")
     fieldsets = (
-        (
-            gettext_lazy("What"),
-            {"fields": ("name", "description", "tags", "task", "about_task", "call")},
-        ),
-        (
-            gettext_lazy("When"),
-            {
-                "fields": (
-                    "kind", "cron", ("every", "every_from"), "at", "timezone", "upcoming",
-                    ("start_at", "end_at"), "max_runs",
-                )
-            },
-        ),
+        (gettext_lazy("What"), {"fields": ("name", "description", "tags", "task", "about_task", "call")}),
+        (gettext_lazy("When"), {"fields": WHEN}),
         (gettext_lazy("Where"), {"fields": ("queue", ("backend", "priority"), "enabled", "pause_reason")}),
-        (
+        _collapsed(
             gettext_lazy("Late or overlapping"),
-            {
-                "classes": ("collapse",),
-                "fields": ("overlap", "missed", "grace", "catch_up_window", "max_catch_up", "jitter"),
-            },
+            "overlap", "missed", "grace", "catch_up_window", "max_catch_up", "jitter",
         ),
-        (
-            gettext_lazy("Failing"),
-            {
-                "classes": ("collapse",),
-                "fields": ("timeout", "max_attempts", "backoff", "expected_within", "ping_url"),
-            },
+        _collapsed(
+            gettext_lazy("Failing"), "timeout", "max_attempts", "backoff", "expected_within", "ping_url"
         ),
-        (gettext_lazy("Afterwards"), {"classes": ("collapse",), "fields": ("on_success", "on_failure")}),
-        (gettext_lazy("History"), {"classes": ("collapse",), "fields": (("keep", "keep_last"),)}),
-        (gettext_lazy("Daylight saving"), {"classes": ("collapse",), "fields": ("dst_gap", "dst_overlap")}),
+        _collapsed(gettext_lazy("Afterwards"), "on_success", "on_failure"),
+        _collapsed(gettext_lazy("History"), ("keep", "keep_last")),
+        _collapsed(gettext_lazy("Daylight saving"), "dst_gap", "dst_overlap"),
     )  # fmt: skip
 
     class Media:
         js = ("django_delayq/schedule_form.js",)
 
-    # The list
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[glance.ScheduleChangeList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return glance.ScheduleChangeList
 
     @admin.display(description=gettext_lazy("name"), ordering="name")
-    def shown_name(self, schedule: Schedule) -> SafeString:
+    def shown_name(self, schedule: Any) -> SafeString:
         task = display.breakable(schedule.task.rpartition(".")[2])
-        mark = '<span class="delayq-tag">{}</span>'
-        tags = format_html_join("", mark, ((tag.name,) for tag in getattr(schedule, "shown_tags", ())))
+        names = ((tag.name,) for tag in getattr(schedule, "shown_tags", ()))  # a POST that does nothing has none
+        tags = format_html_join("", '<span class="delayq-tag">{}</span>', names)
         note = '{}<div class="delayq-note delayq-path" title="{}">{}</div><div class="delayq-note">{}{}</div>'
         return format_html(note, schedule.name, schedule.task, task, schedule.queue, tags)
 
     @admin.display(description=gettext_lazy("state"))
-    def shown_state(self, schedule: Schedule) -> SafeString:
-        """Format the state, its reason, and marks of unusual conditions."""
+    def shown_state(self, schedule: Any) -> SafeString:
         return format_html(
-            '{} {} {}<div class="delayq-note">{}</div>',
-            glance.state_badge(schedule, getattr(schedule, "waits", "")),
-            glance.marks(schedule),
-            glance.origin_marks(schedule),
-            glance.state_reason(schedule),
-        )
+            '{} {} {}<div class="delayq-note">{}</div>', glance.state_badge(schedule, getattr(schedule, "waits", "")),
+            glance.marks(schedule), glance.origin_marks(schedule), glance.state_reason(schedule),
+        )  # fmt: skip
 
     shown_recurrence = column(gettext_lazy("recurrence"), glance.recurrence_words)
     shown_next_due = column(
         gettext_lazy("next due"),
-        lambda schedule: glance.next_due(
-            schedule, getattr(schedule, "redis", glance.Redis()), getattr(schedule, "waits", "")
-        ),
+        lambda row: glance.next_due(row, getattr(row, "redis", glance.Redis()), getattr(row, "waits", "")),
         ordering="state__next_due_at",
     )
     shown_outcome = column(gettext_lazy("last outcome"), glance.last_outcome, ordering="state__last_outcome_at")
 
-    # The form
-
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        """Show read-only arguments with secrets redacted, and read-only instants in the schedule's zone."""
         fieldsets = super().get_fieldsets(request, obj)
         may = obj is None or self.has_change_permission(request, obj)
         if obj is None or (may and not obj.is_declared):
             return fieldsets
-        as_shown = partial(_as_shown, edited=PEOPLES if may else frozenset())
-        return [(title, {**options, "fields": [*map(as_shown, options["fields"])]}) for title, options in fieldsets]
+        shown = {name: other for name, other in SHOWN.items() if not may or name not in PEOPLES}
+        return [(title, {**options, "fields": _replace(options["fields"], shown)}) for title, options in fieldsets]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        """Make the fields that the code declares read-only."""
         if obj is None or not obj.is_declared:
             return super().get_readonly_fields(request, obj)
         shown = flatten_fieldsets(self.get_fieldsets(request, obj))
@@ -178,16 +144,12 @@ class ScheduleAdmin(HistoryPage, WhyPage):
 
     @admin.display(description=gettext_lazy("next due points"))
     def upcoming(self, schedule: Schedule) -> SafeString:
-        """Format the next due points of the stored row, and of unsaved input if they differ."""
         url = self.address("preview", schedule.pk or 0)
         shown = render_upcoming(schedule, _as_saved(schedule))
         return format_html('<div id="delayq-upcoming" data-url="{}" aria-live="polite">{}</div>', url, shown)
 
     def get_urls(self) -> list[URLPattern]:
         views = {
-            "run-now": self.button("run_now"),
-            "pause": self.button("pause"),
-            "resume": self.button("resume"),
             "restore": self.restore_view,
             "backfill": self.backfill_view,
             "preview": require_POST(self.preview_view),
@@ -198,17 +160,14 @@ class ScheduleAdmin(HistoryPage, WhyPage):
 
     def preview_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Return the next due points of unsaved input; `pk` is 0 for a new schedule. Saves nothing."""
-        schedule = self.one(request, pk) if pk else None
+        schedule = self.find(request, pk, "change") if pk else None
         if not pk and not self.has_add_permission(request):
             raise PermissionDenied
         form = self.get_form(request, schedule, change=bool(pk))(request.POST, instance=schedule)
         call = str(form["call"]) if "call" in form.fields else ""
-        problems = [str(error) for name in RECURRENCE_FIELDS for error in form.errors.get(name, [])]
-        shown = render_upcoming(
-            form.instance, _as_saved(form.instance), " ".join(problems), request.POST.get("cron", "")
-        )
-        task = render_task(request.POST.get("task", ""))
-        return JsonResponse({"upcoming": shown, "task": task, "call": call})
+        problem = " ".join(str(error) for name in flatten(WHEN) for error in form.errors.get(name, []))
+        upcoming = render_upcoming(form.instance, _as_saved(form.instance), problem, request.POST.get("cron", ""))
+        return JsonResponse({"upcoming": upcoming, "task": render_task(request.POST.get("task", "")), "call": call})
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
@@ -218,12 +177,13 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         context |= {"zones": zones(), "tasks": task_choices(schedule.task if schedule else "")}
         if schedule is not None:
             context.update(self._panel(schedule, details=self.has_change_permission(request)))
-            context |= {"may_run": self.has_run_permission(request), "may_pause": self.has_pause_permission(request)}
+            context |= {"may_run": self.may(request, "run_now"), "may_pause": self.may(request, "pause")}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def _panel(self, schedule: Schedule, *, details: bool) -> dict[str, Any]:
         redis, health = glance.ask_redis([schedule]), glance.read_health(details=details)
         waits = explain_wait(health.snapshot.held_back or (), (schedule.queue, schedule.task))
+        runs = Run.objects.filter(schedule_id=schedule.pk).order_by("-due_at")[:RUNS_SHOWN]
         return {
             "declared_in": next((each.module for each in made() if each.key == schedule.declared_key), ""),
             "redis": redis,
@@ -240,34 +200,25 @@ class ScheduleAdmin(HistoryPage, WhyPage):
             "outcome": glance.last_outcome(schedule),
             "recurrence": glance.recurrence_words(schedule),
             "runs": [
-                {
-                    "pk": run.pk,
-                    "due": display.instant(run.due_at),
-                    "status": display.status_badge(run.status),
-                    "reason": display.reason_words(run),
-                    "lag": display.shown_lag(run),
-                    "duration": display.milliseconds(run.duration),
-                }
-                for run in _newest_runs(schedule)
+                (run.pk, display.instant(run.due_at), display.status_badge(run.status), display.reason_words(run),
+                 display.shown_lag(run), display.milliseconds(run.duration))
+                for run in runs
             ],
-        }
+        }  # fmt: skip
 
     def save_related(self, request: HttpRequest, form: Any, *args: Any, **kwargs: Any) -> None:
         super().save_related(request, form, *args, **kwargs)
         if "tags" in form.changed_data:
             form.instance.tags.put(form.instance, form.cleaned_data["tags"])
 
-    def construct_change_message(self, request: HttpRequest, form: Any, *args: Any, **kwargs: Any) -> Any:
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
         """Log the tags before and after an edit, because definitions do not contain tags."""
-        message = super().construct_change_message(request, form, *args, **kwargs)
-        if "tags" in form.changed_data:
-            both = form.initial.get("tags", ()), form.cleaned_data["tags"]
-            with translation.override(None):  # as in Django: the message is translated when shown
-                label = str(form.fields["tags"].label)
-            edit = "{} ({} → {})".format(label, *(", ".join(tags) or "–" for tags in both))
-            for fields in (each["changed"]["fields"] for each in message if "fields" in each.get("changed", ())):
-                fields[:] = [edit if name == label else name for name in fields]
-        return message
+        edit = []
+        if not add and "tags" in form.changed_data:
+            form.changed_data.remove("tags")
+            before, after = form.initial["tags"], ", ".join(form.cleaned_data["tags"])
+            edit = [{"changed": {"fields": [f"Tags ({before or '–'} → {after or '–'})"]}}]
+        return [*super().construct_change_message(request, form, formsets, add), *edit]
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
         """Save, and warn after the commit if the edit has not reached Redis. The mirror's own hook runs first."""
@@ -276,28 +227,16 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         transaction.on_commit(partial(_tell_unmirrored, request, obj), using=obj._state.db, robust=True)
 
 
-def _as_shown(field: Any, edited: frozenset[str]) -> Any:
-    """Return the read-only counterpart of a field, or of a line of fields, unless it is `edited`."""
-    if isinstance(field, tuple):
-        return tuple(_as_shown(each, edited) for each in field)
-    if field == "call":
-        return "shown_args", "shown_kwargs"
-    return f"shown_{field}" if field in SHOWN_OTHERWISE and field not in edited else field
+def _replace(field: Any, shown: dict[str, Any]) -> Any:
+    return tuple(_replace(each, shown) for each in field) if isinstance(field, tuple) else shown.get(field, field)
 
 
 def _as_saved(schedule: Schedule) -> Schedule | None:
     """Return the stored row, without the values that a form has written to this instance."""
-    if schedule._state.adding:
-        return None
-    rows = Schedule._base_manager.using(schedule._state.db).select_related("state")
-    return rows.filter(pk=schedule.pk).first()
+    return Schedule.objects.select_related("state").filter(pk=schedule.pk or 0).first()
 
 
 def _tell_unmirrored(request: HttpRequest, saved: Schedule) -> None:
-    row = Schedule._base_manager.using(saved._state.db).filter(pk=saved.pk).first()
+    row = _as_saved(saved)
     if row is not None and glance.is_unmirrored(row):
         messages.warning(request, _("Saved, but not yet mirrored to Redis; the workers will catch up."))
-
-
-def _newest_runs(schedule: Schedule) -> list[Run]:
-    return list(Run.objects.filter(schedule_id=schedule.pk).order_by("-due_at")[:RUNS_SHOWN])

@@ -17,8 +17,7 @@ from ..monitoring.explain import counts_from_finish
 from ..recurrence.phrases import offer
 from ..recurrence.point import utcnow
 from ..recurrence.words import describe
-from .display import Html, block, relative
-from .durations import format_duration
+from .display import Html, block, format_duration, relative
 from .glance import is_task_missing
 
 SHOWN = 5

@@ -13,8 +13,8 @@ from ..monitoring import explain
 from ..recurrence.point import utcnow
 from ..recurrence.zone import get_zone
 from ..text import plain
-from .actions import ScheduleActions
 from .display import Html, instant, status_badge, zone_of
+from .schedule_actions import ScheduleActions
 
 RUNS_SHOWN = 10
 

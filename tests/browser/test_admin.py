@@ -88,12 +88,12 @@ def site(broker, live_server):
         "job": address("run_change", job.pk), "failed job": address("run_change", died.pk),
         "cancel": address("run_cancel", job.pk),
         "controls": address("control_changelist"), "control": address("control_change", held.pk),
-        "failures": address("run_failures"), "run again": address("run_run_again", digest) + "?span=7d",
+        "failures": address("run_failures"), "failures 7d": address("run_failures") + "?span=7d",
+        "runs of a group": address("run_changelist") + f"?error=7d.{digest}",
         "coming": address("overview_coming"), "coming of a queue": address("overview_coming") + "?queue=default",
         "ask": address("overview_ask"), "ask, a time": address("overview_ask") + f"?at={quote(str(now)[:16])}",
         "audit": address("auditentry_changelist"), "run before an edit": address("run_change", ran.pk),
         "restore": address("schedule_restore", schedule) + f"?definition={rows[0].definitions.order_by('pk')[0].pk}",
-        "dismiss": address("run_dismiss", digest) + "?span=7d",
     }  # fmt: skip
 
 

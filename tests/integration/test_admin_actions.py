@@ -1,6 +1,7 @@
 """Run now, pause, resume, delete and backfill in the admin, also of many, and that hostile texts stay texts."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,7 +10,7 @@ from django.db import IntegrityError
 from django.test import Client
 from django.urls import reverse
 
-from django_delayq.admin import actions
+from django_delayq.admin import schedule_actions
 from django_delayq.models import Definition, Origin, Run, Schedule, Status
 from tests.app import tasks
 from tests.integration.admin_pages import ADD, HOSTILE, LIST, RUNS, change_url, chosen, client_for, make, texts
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_run_now_orders_one_run_and_links_to_it(boss):
     schedule = make(enabled=False)
     page = boss.get(f"{LIST}{schedule.pk}/run-now/").content.decode()
-    assert "Run “s” now" in page and not Run.objects.exists(), "it asks first"
+    assert "<h1>Run now</h1>" in page and ">s</li>" in page and not Run.objects.exists(), "it asks first"
     response = boss.post(f"{LIST}{schedule.pk}/run-now/", follow=True)
     run = Run.objects.get()
     assert (run.origin, run.status, run.schedule_id) == (Origin.MANUAL, Status.QUEUED, schedule.pk)
@@ -97,7 +98,7 @@ def test_running_and_pausing_have_permissions_of_their_own(broker, permission, a
 @pytest.fixture
 def five(monkeypatch):
     """Five schedules, of which two are done in one transaction."""
-    monkeypatch.setattr(actions, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(schedule_actions, "MOST_AT_ONCE", 2)
     return [make(f"s{number}") for number in range(5)]
 
 
@@ -114,13 +115,13 @@ def test_of_those_that_are_chosen_it_asks_first_and_does_it_to_no_other(boss, fi
     assert not Schedule.objects.paused().exists()
     assert texts(boss.post(LIST, {**chosen(asked), "reason": "storm"}, follow=True)) == ["2 schedules are paused."]
     assert {*Schedule.objects.paused()} == {five[0], five[3]}
-    for action, told in (("resume", "Resume 2 schedules"), ("run_now", "Run 2 schedules now")):
-        assert told in boss.post(LIST, {**post, "action": action}).content.decode()
+    for action in ("resume", "run_now"):
+        assert boss.post(LIST, {**post, "action": action}).context["names"] == ["s0", "s3"]
     assert Schedule.objects.paused().exists() and not Run.objects.exists()
 
 
 def test_each_of_all_that_match_has_its_history_its_entry_and_its_place_in_redis(boss, five, broker):
-    assert "Pause 5 schedules" in act_on_all(boss, "pause").content.decode() and not Schedule.objects.paused().exists()
+    assert len(act_on_all(boss, "pause").context["names"]) == 5 and not Schedule.objects.paused().exists()
     before = {row.pk: row.generation for row in five}
     assert texts(act_on_all(boss, "pause", apply="1", reason="storm")) == ["5 schedules are paused."]
     assert {row.pause_reason for row in Schedule.objects.paused()} == {"storm"}
@@ -132,44 +133,29 @@ def test_each_of_all_that_match_has_its_history_its_entry_and_its_place_in_redis
     assert all(mirrored(broker, row) for row in Schedule.objects.all())
     assert texts(act_on_all(boss, "run_now", apply="1")) == ["5 runs are ordered."]
     assert sorted(Run.objects.values_list("schedule", flat=True)) == [row.pk for row in five]
-    assert "Delete 5 schedules" in act_on_all(boss, "delete_selected").content.decode()
-    assert texts(act_on_all(boss, "delete_selected", apply="1")) == ["5 schedules are deleted."]
+    assert "Are you sure" in act_on_all(boss, "delete_selected").content.decode()
+    assert texts(act_on_all(boss, "delete_selected", post="yes")) == ["Successfully deleted 5 schedules."]
     assert not Schedule.objects.exists() and all(absent(broker, row) for row in five)
     assert LogEntry.objects.filter(action_flag=DELETION).count() == 5
 
 
-def test_after_ten_seconds_it_asks_again_about_the_rest(boss, five, monkeypatch):
-    monkeypatch.setattr(actions, "SECONDS", 0)
-    response = act_on_all(boss, "run_now", apply="1")
-    assert texts(response) == [
-        "2 runs are ordered.",
-        "3 of 5 schedules are left as they were: it takes longer than 0 seconds. Repeat it for the rest.",
-    ]
-    assert "Run 3 schedules now" in response.content.decode()
-    response = boss.post(LIST, {**dict(response.context["hidden"]), "apply": "1"})
-    response = boss.post(LIST, {**dict(response.context["hidden"]), "apply": "1"}, follow=True)
-    assert texts(response)[-1].startswith("A run of “s4” is ordered")
-    assert sorted(Run.objects.values_list("schedule", flat=True)) == [row.pk for row in five]
-
-
-def test_a_slice_that_fails_leaves_whole_ones(boss, five, monkeypatch):
-    do = actions.ASKED["pause"].do
+def test_where_one_slice_fails_nothing_is_done(boss, five, monkeypatch):
+    pause = schedule_actions.ACTIONS["pause"]
 
     def refuse(schedules, by, reason):
-        do(schedules, by, reason)
+        pause.do(schedules, by, reason)
         if five[2] in schedules:
             raise IntegrityError("somebody needs them")
 
-    monkeypatch.setitem(actions.ASKED, "pause", actions.ASKED["pause"]._replace(do=refuse))
-    response = act_on_all(boss, "pause", apply="1", reason="")
-    assert texts(response)[1].startswith("3 of 5 schedules are left as they were: somebody needs them.")
-    assert list(Schedule.objects.paused()) == five[:2] and LogEntry.objects.count() == 2
-    assert "Pause 3 schedules" in response.content.decode()
+    monkeypatch.setitem(schedule_actions.ACTIONS, "pause", replace(pause, do=refuse))
+    with pytest.raises(IntegrityError):
+        act_on_all(boss, "pause", apply="1", reason="")
+    assert not Schedule.objects.paused().exists() and not LogEntry.objects.exists()
 
 
 def test_who_may_not_change_or_delete_does_it_to_none(five):
     act_on_all(client_for("view_schedule"), "pause", apply="1", reason="")
-    act_on_all(client_for("view_schedule", "change_schedule"), "delete_selected", apply="1")
+    act_on_all(client_for("view_schedule", "change_schedule"), "delete_selected", post="yes")
     act_on_all(client_for("view_schedule", "delete_schedule"), "pause", apply="1", reason="")
     assert Schedule.objects.filter(enabled=True).count() == 5
 

@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_delayq import ledger
-from django_delayq.admin import history as history_page
-from django_delayq.admin.events import message_of
+from django_delayq.admin import schedule_history
+from django_delayq.admin.schedule_history import message_of
 from django_delayq.models import Definition, Run, Schedule, kept
 from django_delayq.recurrence.point import utcnow
 from django_delayq.sources import declared
@@ -31,7 +31,7 @@ from tests.integration.admin_pages import (
     texts,
 )
 from tests.integration.test_admin_failures import PAGE as FAILURES
-from tests.integration.test_admin_failures import fail, links, rows_of
+from tests.integration.test_admin_failures import act, fail, links, rows_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 AUDIT = "/admin/django_delayq/auditentry/"
@@ -346,7 +346,7 @@ def test_the_list_is_narrowed_by_user_object_and_date(boss):
 
 
 def test_a_history_is_read_page_by_page_and_nothing_is_left_out(boss, monkeypatch):
-    monkeypatch.setattr(history_page, "PAGE", 2)
+    monkeypatch.setattr(schedule_history, "PAGE", 2)
     row = make()
     for number in range(3):
         row.description = str(number)
@@ -376,15 +376,12 @@ def test_everybody_sees_what_they_may_see_and_changes_nothing(boss):
 
 def test_a_dismissal_is_seen_and_taken_back(boss, broker):
     fail(make())
-    address = links(boss.get(FAILURES), "Dismiss")[0]
-    boss.post(address, chosen(boss.get(address)))
+    act(boss, boss.get(FAILURES))
     assert rows_of(boss.get(FAILURES)) == []
     shown = boss.get(FAILURES, {"dismissed": "1"})
-    assert " dismissed " in text_of(shown) and not links(shown, "Dismiss")
-    back = links(shown, "Take the dismissal back")[0]
-    assert "shown to everybody again" in text_of(boss.get(back)) and rows_of(boss.get(FAILURES)) == []
-    assert client_for("view_run", "view_schedule").post(back).status_code == 403
-    boss.post(back)
+    assert " dismissed " in text_of(shown) and ">Take the dismissal back<" in shown.content.decode()
+    assert act(client_for("view_run", "view_schedule"), shown).status_code == 403
+    act(boss, shown)
     assert len(rows_of(boss.get(FAILURES))) == 1
     run = Run.objects.get()
     assert listed(boss.get(AUDIT)) == [(str(run), "The dismissal was taken back."), (str(run), "Dismissed.")]

@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from django_delayq.admin.durations import format_duration, parse_duration
+from django_delayq.admin.display import format_duration
+from django_delayq.admin.formfields import parse_duration
 
 H, M, S = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 
@@ -15,10 +16,8 @@ H, M, S = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
         (" 90s ", 90 * S),
         ("1.5", 1.5 * S),
         ("15m", 15 * M),
-        ("every 10 seconds", 10 * S),
         ("0.250s", S / 4),
         ("1h 30m", H + 30 * M),
-        ("1 hour, 30 minutes", H + 30 * M),
         ("1.5H", H + 30 * M),
         ("2d", 48 * H),
         ("250ms", S / 4),
@@ -33,15 +32,13 @@ def test_what_is_understood(text, value):
     assert parse_duration(text) == value
 
 
-@pytest.mark.parametrize(
-    "text", ["", "soon", "15:00", "1h1h", "-5s", "-PT5S", "5 parsecs", "m", "1e9", "PT", "1:2:3:4", "٣s"]
-)
+@pytest.mark.parametrize("text", ["soon", "15:00", "1h1h", "-5s", "-PT5S", "5 parsecs", "m", "1e9", "1:2:3:4", "٣s"])
 def test_what_is_refused(text):
     with pytest.raises(ValueError, match="1h30m"):
         parse_duration(text)
 
 
-@pytest.mark.parametrize("text", ["1.000", "1.500s", "12.000 min", "1h 1.000s", "1.000.000"])
+@pytest.mark.parametrize("text", ["1.000", "1.500s", "12.000 min", "1h 1.000s", "1.000.000", "1,000"])
 def test_a_point_that_may_be_one_between_thousands_is_refused(text):
     with pytest.raises(ValueError, match=r"Write 1000 or 1\.5"):
         parse_duration(text)

@@ -182,7 +182,7 @@ def test_what_is_new_comes_before_what_failed_last(boss, broker):
     at = utcnow() - timedelta(hours=7)
     not_run(new, at, "failed", reason="KeyError: 'vat_rate'", finished_at=at)
     page = boss.get(FAILURES)
-    assert [row["is_new"] for row in page.context["rows"]] == [True, False]
+    assert [row["group"].is_new for row in page.context["rows"]] == [True, False]
     assert "1 is new It failed for the first time less than a day ago." in text_of(page)
     assert "KeyError: 'vat_rate'" in text_of(page) and "7h" in text_of(page), "the words of the last one"
     Run.objects.all().delete()

@@ -324,7 +324,6 @@ def test_a_queue_is_paused_and_resumed_in_the_admin_and_the_history_tells_it(bos
     assert row.standing.startswith("paused (full disk) by ")
     assert ledger.read_held_back().queues == {"mail": "full disk"}
     assert "full disk" in text_of(boss.get(LIST))
-    assert boss.get(f"{ADD}?name=mail&paused=on").url == f"{LIST}{row.pk}/change/"
     assert "paused (full disk" in text_of(boss.get("/admin/django_delayq/overview/"))
     boss.post(LIST, {"action": "resume", "_selected_action": [row.pk]})
     assert not ledger.held_back()

@@ -12,7 +12,7 @@ from django.core.management.base import SystemCheckError
 from django.test import override_settings
 
 from django_delayq import conf
-from django_delayq.admin.formfields import zones
+from django_delayq.admin.forms import zones
 from django_delayq.calls import registry
 from django_delayq.calls.compat import TaskContext, task
 from django_delayq.calls.validators import MAX_ARGUMENT_BYTES, validate_json

@@ -8,7 +8,15 @@ from django.core.exceptions import ValidationError
 
 from django_delayq import actions as orders
 from django_delayq import conf
-from django_delayq.admin import RunAdmin, ScheduleAdmin, actions, display, formfields, paging, upcoming
+from django_delayq.admin import (
+    RunAdmin,
+    ScheduleAdmin,
+    base,
+    confirming,
+    display,
+    schedule_actions,
+    upcoming,
+)
 from django_delayq.calls import registry, validators
 from django_delayq.calls.compat import TaskResultStatus
 from django_delayq.calls.compat import task as make_task
@@ -32,13 +40,12 @@ def row_of(words):
 
 NUMBERS = [
     ("arguments", [validators.MAX_ARGUMENT_BYTES // 1024, validators.MAX_DEPTH]),
-    ("what is typed", [formfields.MAX_TYPED_BYTES // 1024**2]),
     ("result", [conf.Config().max_result_bytes // 1024]),
     ("error", [calling.MAX_ERROR_CHARS, calling.MAX_TITLE_CHARS]),
     ("retries", [held.MAX_BACKOFF // timedelta(hours=1)]),
-    ("backfill", [orders.LIMIT, orders.MOST_LOOKED_AT, actions.POINTS_SHOWN]),
+    ("backfill", [orders.LIMIT, orders.MOST_LOOKED_AT, schedule_actions.POINTS_SHOWN]),
     ("preview", [upcoming.SHOWN, delayq_status.MOST_SHOWN]),
-    ("lists", [ScheduleAdmin.list_per_page, RunAdmin.list_per_page, paging.MOST_COUNTED, actions.NAMES_SHOWN]),
+    ("lists", [ScheduleAdmin.list_per_page, RunAdmin.list_per_page, base.MOST_COUNTED, confirming.NAMES_SHOWN]),
     ("“show all”", [ScheduleAdmin.list_max_show_all]),
     ("texts on a page", [display.MOST_CHARACTERS]),
     ("batch, shards", [conf.get_config().batch_size, conf.MAX_SHARDS]),
@@ -150,4 +157,4 @@ def test_pages_show_no_more_than_their_size(boss):
     for query in ("", "?all="):
         assert len(boss.get(LIST + query).context["cl"].result_list) == ScheduleAdmin.list_per_page
     posted = {"action": "pause", "_selected_action": [row.pk for row in Schedule.objects.all()[:100]]}
-    assert len(boss.post(LIST, posted).context["names"]) == actions.NAMES_SHOWN
+    assert len(boss.post(LIST, posted).context["names"]) == confirming.NAMES_SHOWN

@@ -47,7 +47,7 @@ def test_the_compiled_catalogue_is_that_of_the_source_and_keeps_every_placeholde
 def test_every_text_of_the_code_and_of_the_templates_is_translated(compiled: GNUTranslations) -> None:
     found = {*texts_of_code(), *texts_of_templates()}
     assert len(found) > 400
-    assert {("", "Retry", ""), ("", "%(counter)s run:", "%(counter)s runs:")} <= found
+    assert {("", "Retry", ""), ("", "Backfill: %(count)d run.", "Backfill: %(count)d runs.")} <= found
     assert sorted(text for text in found if not known(compiled, *text)) == []
 
 

@@ -4,9 +4,8 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.db import models
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -17,7 +16,6 @@ from ..models import Control
 from ..recurrence.point import utcnow
 from . import display
 from .base import BaseAdmin, column
-from .formfields import InstantField
 
 
 def _state(row: Control) -> Any:
@@ -30,21 +28,8 @@ def _act(row: Control) -> Any:
     return format_html('{}<div class="delayq-note">{}</div>', row.changed_by or "–", display.instant(row.changed_at))
 
 
-class ControlForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Suggests known names; the model validates the row."""
-
-    class Meta:
-        model = Control
-        fields = ("kind", "name", "paused", "until", "reason", "most")
-        widgets = {"name": forms.TextInput(attrs={"list": "delayq-held-names", "size": 60})}
-
-
 @admin.register(Control)
 class ControlAdmin(BaseAdmin):
-    """Every worker applies a saved row within a second."""
-
-    form = ControlForm
-    formfield_overrides = {models.DateTimeField: {"form_class": InstantField}}
     list_display = ("kind", "name", "shown_state", "reason", "shown_until", "most", "shown_act")
     list_display_links = ("name",)
     list_filter = ("kind", "paused")
@@ -58,26 +43,18 @@ class ControlAdmin(BaseAdmin):
     shown_changed = column(gettext_lazy("changed"), lambda row: display.instant(row.changed_at))
     shown_act = column(gettext_lazy("changed"), _act)
 
-    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
-        """Redirect to the row of the queue or task in the address, if it exists."""
-        named = {"kind": request.GET.get("kind", Control.Kind.QUEUE), "name": request.GET.get("name", "")}
-        row = Control.objects.filter(**named).first() if request.method == "GET" and named["name"] else None
-        if row is not None and self.has_view_permission(request, row):
-            return HttpResponseRedirect(self.address("change", row.pk))
-        return super().add_view(request, form_url, extra_context)
-
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        """Keep the queue or task of a row fixed, because its history is about that one."""
         return ("kind", "name", "changed_by", "shown_changed") if obj is not None else ()
 
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        if obj is None:
-            return super().get_fieldsets(request, obj)
-        fields = (("kind", "name"), ("changed_by", "shown_changed"), "paused", "until", "reason", "most")
-        return ((None, {"fields": fields}),)
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        changed = [("changed_by", "shown_changed")] if obj is not None else []
+        return ("kind", "name"), *changed, "paused", "until", "reason", "most"
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        widgets = {"name": forms.TextInput(attrs={"list": "delayq-held-names", "size": 60})}
+        return super().get_form(request, obj, change, widgets=widgets, **kwargs)
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Add the names to suggest."""
         context["names"] = [*conf.get_config().queues, *sorted(registry.get_tasks())]
         return super().render_change_form(request, context, *args, **kwargs)
 
@@ -91,12 +68,10 @@ class ControlAdmin(BaseAdmin):
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
         """Log what applies from then on, not only the changed fields."""
-        row: Control = form.instance
-        return row.standing or _("nothing is held back")
+        return form.instance.standing or _("nothing is held back")
 
     @admin.action(description=gettext_lazy("Resume, and lift the limit"), permissions=["change"])
     def resume(self, request: HttpRequest, queryset: QuerySet[Control]) -> None:
-        """Resume the chosen rows, and lift their limits."""
         by, rows = request.user.get_username(), list(queryset)
         for row in rows:
             actions.resume(**{row.kind: row.name}, by=by)
