@@ -1,4 +1,4 @@
-"""Connections to Redis for the project's django-redis alias. Never shares the alias' pool.
+"""Connections to Redis for the project's django-redis alias, and what the aliases say. Never shares the alias' pool.
 
 Note [Own pool, own timeouts, no retries]
 django-redis keeps one pool per URL for the whole project, with the project's timeouts and redis-py's retries. A
@@ -9,14 +9,17 @@ by its caller.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
 from django.core.cache import caches
 from django.core.cache.backends.base import InvalidCacheBackendError
 from django.core.exceptions import ImproperlyConfigured
+from django_redis.pool import ConnectionFactory
 from redis import exceptions as errors
 from redis.backoff import NoBackoff
+from redis.connection import parse_url
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
@@ -35,7 +38,7 @@ PASSING = (
     OSError,
 )
 #: Prefixes of other error replies with the same meaning.
-NOT_NOW = "LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "READONLY"
+NOT_NOW = "LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "READONLY", "MISCONF"
 FAILURES = errors.RedisError, errors.RedisClusterException, OSError
 
 
@@ -88,6 +91,46 @@ def connector(*, timeout_seconds: float) -> Callable[[], Any]:
         ) from None
 
 
+def is_cluster() -> bool:
+    """Return whether our alias connects to a Redis Cluster."""
+    return isinstance(_client().connection_factory, ClusterConnectionFactory)
+
+
+def ignores_sentinels() -> bool:
+    """Return whether our alias has SENTINELS, but a connection factory that ignores them."""
+    client = _client()
+    ours = type(client.connection_factory) in (ConnectionFactory, ClusterConnectionFactory)
+    return ours and bool(client._options.get("SENTINELS"))
+
+
+def find_sharing() -> list[str]:
+    """Return the other aliases in the database of ours: their clear() would delete our keys."""
+    own = conf.get_config().redis
+    database = _databases(own)
+    return [name for name in conf.cache_aliases() if name != own and database & _databases(name)]
+
+
+def _client() -> Any:
+    cache: Any = caches[conf.get_config().redis]
+    return cache.client
+
+
+def _databases(alias: str) -> set[tuple[object, ...]]:
+    """Return what identifies the databases of a cache; empty if it is not Redis."""
+    found: set[tuple[object, ...]] = set()
+    with suppress(Exception):  # another alias may be broken in any way: Django reports it on use
+        cache: Any = caches[alias]
+        client = getattr(cache, "client", None)  # django-redis; Django's own backend has `_servers`
+        urls = client._server if client is not None else cache._servers
+        options = client._options if client is not None else cache._options
+        kwargs = options.get("CONNECTION_POOL_KWARGS") or options
+        for url in urls:
+            parts = dict(parse_url(url))  # type: ignore[no-untyped-call]
+            where = parts.get("path") or (parts.get("host", "localhost"), parts.get("port", 6379))
+            found.add((where, parts.get("db", kwargs.get("db", 0)), str(options.get("SENTINELS", ""))))
+    return found
+
+
 class translated:
     """Translates redis-py's errors into ours, so that no other layer imports redis.
 
@@ -124,6 +167,11 @@ def raise_translated(error: Exception) -> NoReturn:
         if not text.startswith(NOT_NOW) and "-READONLY" not in text:
             raise BrokerError(f"Redis answered with an error: {text}") from error
     raise BrokerUnavailable(f"Redis cannot be used now: {text or type(error).__name__}") from error
+
+
+def is_refusal(error: BrokerError) -> bool:
+    """Return whether the server answers, but refuses permanently."""
+    return isinstance(error.__cause__, errors.ResponseError) and not isinstance(error, BrokerUnavailable)
 
 
 def _of_sentinels(error: MasterNotFoundError) -> str:

@@ -22,7 +22,7 @@ import hashlib
 import json
 import pkgutil
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -74,10 +74,9 @@ class Layout:
 
     def text(self) -> str:
         """Return the layout as Redis stores it."""
-        stored: dict[str, Any] = {"database": self.database, "version": self.version, "shards": self.shards}
-        return json.dumps(stored | ({"switching": True} if self.switching else {}), sort_keys=True)
+        return json.dumps(asdict(self), sort_keys=True)
 
-    def differs(self, own: "Layout") -> str:
+    def find_difference(self, own: "Layout") -> str:
         """Return why a process with the layout `own` cannot use an index with this one; '' if it can."""
         if self.switching:
             return "A worker is building the index in Redis anew by another layout."
@@ -112,15 +111,15 @@ def check_layout(broker: Broker, *, claim: bool = True) -> None:
         if _parse(text) is None:
             store_layout(broker)
             return
-    standing = checked(broker, text)
-    if difference := standing.differs(own):
+    standing = read_layout(broker, text)
+    if difference := standing.find_difference(own):
         raise OtherLayout(
             f"{difference} Nothing was changed. Workers with the release and the settings of this process build the "
             "index anew as soon as no others live: restart all of them."
         )
     check_others(broker, standing)
     if claim and own.shards.keys() - standing.shards.keys():
-        broker.write_layout(replace(standing, shards=standing.shards | own.shards).text())
+        broker.write_note("layout", replace(standing, shards=standing.shards | own.shards).text())
 
 
 def check_release() -> None:
@@ -160,11 +159,11 @@ def store_layout(broker: Broker) -> None:
     """Write the layout of this process. Queues that its settings do not name keep their shards."""
     own, standing = own_layout(broker), _parse(broker.layout())
     shards = standing.shards if standing is not None and standing.database == own.database else {}
-    broker.write_layout(replace(own, shards=shards | own.shards).text())
+    broker.write_note("layout", replace(own, shards=shards | own.shards).text())
 
 
-def checked(broker: Broker, text: str | None) -> Layout:
-    """Return the stored layout, or one without shards if none is stored; refuse that of another database."""
+def read_layout(broker: Broker, text: str | None) -> Layout:
+    """Return the layout stored as `text`, or one without shards if there is none; refuse that of another database."""
     standing = _parse(text)
     if standing is None:
         return Layout("", conf.LAYOUT)
@@ -182,7 +181,7 @@ def check_others(broker: Broker, standing: Layout) -> None:
     """Refuse to mirror into wrong shards. See Note [Queues of other settings]."""
     for queue, known in standing.shards.items():
         count = broker.config.shard_count(queue)
-        if queue not in broker.config.queues and count != known and _in_use(queue):
+        if queue not in broker.config.queues and count != known and _is_in_use(queue):
             raise ForeignLayout(
                 f"The queue {queue!r} has {known} shards in Redis, but DELAYQ['QUEUES'] here does not name it, and its "
                 f"schedules would be mirrored as if it had {count}. Nothing was changed. Name it in DELAYQ['QUEUES'] "
@@ -190,7 +189,7 @@ def check_others(broker: Broker, standing: Layout) -> None:
             )
 
 
-def _in_use(queue: str) -> bool:
+def _is_in_use(queue: str) -> bool:
     schedules = Schedule._base_manager.using(ledger.database()).filter(queue=queue)
     return schedules.exists() or ledger.open_apart().filter(queue=queue).exists()
 
@@ -200,13 +199,13 @@ def _parse(text: str | None) -> Layout | None:
     try:
         value = json.loads(text or "")
         database, version, shards = value["database"], value["version"], value.get("shards")
-        if not (isinstance(database, str) and type(version) is int):
-            return None
-        if not _are_sound(shards):
-            return None if version == conf.LAYOUT else Layout(database, version)
-        return Layout(database, version, shards, value.get("switching") is True)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+    if not isinstance(database, str) or type(version) is not int:
+        return None
+    if _are_sound(shards):
+        return Layout(database, version, shards, value.get("switching") is True)
+    return None if version == conf.LAYOUT else Layout(database, version)
 
 
 def _are_sound(shards: Any) -> bool:
@@ -219,8 +218,7 @@ def _are_sound(shards: Any) -> bool:
 def fingerprint() -> str:
     """Return an id of this database, which its copies do not share. See Note [Fingerprint]."""
     using = ledger.database()
-    settings = connections[using].settings_dict
-    key = (using, str(settings["NAME"]))
+    key = (using, str(connections[using].settings_dict["NAME"]))
     if key not in _known:
         parts = [connections[using].vendor, _location(using), _created(using)]
         _known[key] = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]

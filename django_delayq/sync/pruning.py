@@ -56,7 +56,7 @@ class LastPass:
 def read_last(broker: Broker) -> LastPass | None:
     """Return the last pass over this database; None if unknown."""
     try:
-        value = json.loads(broker.last_pruning() or "")
+        value = json.loads(broker.read_note("pruned") or "")
         at_ms, rows, left = (int(value[name]) for name in ("at_ms", "rows", "left"))
         seconds, behind = (float(value[name]) for name in ("seconds", "behind_seconds"))
         after = None if value["after"] is None else min(int(value["after"]), ledger.LAST_KEY)
@@ -72,27 +72,15 @@ def prune_if_due(
 ) -> LastPass | None:
     """Prune if it is due; return the pass, or None. See Note [Passes of pruning].
 
-    `go_on` is called after each batch. The pass is interrupted if it returns False, or after `seconds`.
+    Continues the last pass if it was interrupted. `go_on` is called after each batch. The pass is interrupted if it
+    returns False, or after `seconds`.
 
     Raises:
         BrokerError, DatabaseError: Deleted rows stay deleted; the next call, by any worker, continues.
     """
-    if not _is_due(broker):
+    last = read_last(broker)
+    if last is not None and last.finished and 0 <= broker.now_ms() - last.at_ms < EVERY_SECONDS * 1000:
         return None
-    until = time.monotonic() + seconds
-    return _prune(broker, lambda: time.monotonic() < until and go_on())
-
-
-def _is_due(broker: Broker) -> bool:
-    last = read_last(broker)
-    if last is None or not last.finished:
-        return True
-    return not 0 <= broker.now_ms() - last.at_ms < EVERY_SECONDS * 1000
-
-
-def _prune(broker: Broker, go_on: Callable[[], bool]) -> LastPass:
-    """Continue the last pass if it was interrupted, or begin one; store its position."""
-    last = read_last(broker)
     if last is None or last.finished:
         last = LastPass(sync.fingerprint(), 0)
     began = time.monotonic()
@@ -104,10 +92,10 @@ def _prune(broker: Broker, go_on: Callable[[], bool]) -> LastPass:
             behind_seconds=max(last.behind_seconds, batch.late),
             after=None if batch.done >= ledger.LAST_KEY else batch.done,
         )
-        if not go_on():
+        if time.monotonic() >= began + seconds or not go_on():
             break
     last = replace(last, at_ms=broker.now_ms(), seconds=round(last.seconds + time.monotonic() - began, 3))
-    broker.note_pruning(json.dumps(asdict(last)))
+    broker.write_note("pruned", json.dumps(asdict(last)))
     return last
 
 

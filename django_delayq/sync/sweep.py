@@ -1,23 +1,35 @@
-"""The sweeps that correct the mirror, whatever was missed: delta and full."""
+"""The sweeps that correct the mirror, whatever was missed: delta and full.
 
-import logging
+Note [When a full sweep is due]
+The next sweep is due if the record of the last one is older than FULL_SECONDS or missing (a flush, or another
+database took the prefix over), or if the server's run id has changed since that sweep began: the server was restarted
+or replaced, perhaps with older data. The same rule finds what was missed while no worker ran. The worker with the
+upkeep lease makes the sweep (`worker/upkeep.py`, Note [One lease]).
+"""
+
+import json
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
 
 from .. import ledger
 from ..index import Broker, Shard
 from ..ledger import chain
 from ..models import Run, Schedule, Tombstone
+from ..recurrence import from_ms
 from .compare import compare
-from .layout import check_layout
-from .missed import put_missed
-from .pages import PAGE, PAGES, shuffled
-from .read import queues_of
-from .rebuild import Build, walk
-from .runs import close_abandoned
+from .layout import check_layout, fingerprint, store_layout
+from .missing import put_missing
+from .pages import PAGE, PAGES, queues_of, shuffled, walk
+from .rebuild import Build
+from .runs import close_abandoned, put_back
 from .write import remove_oldest, remove_whole, sync
 
-logger = logging.getLogger("django_delayq.sync")
+#: Maximum delay until damage, or an edit by SQL, is found, in seconds.
+FULL_SECONDS = 600.0
+GoOn = Callable[[int], bool]
 
 
 @dataclass(slots=True)
@@ -28,16 +40,32 @@ class Report:
     lines: list[str] = field(default_factory=list)
     done: bool = False
 
-    def __bool__(self) -> bool:
-        return bool(self.lines)
+
+@dataclass(frozen=True, slots=True)
+class LastSweep:
+    """A finished full sweep. `at_ms` is by Redis' clock, `run_id` the server's at the start, `seconds` the duration."""
+
+    at_ms: int
+    run_id: str
+    database: str
+    checked: int
+    mended: int
+    seconds: float
+
+    @property
+    def at(self) -> datetime:
+        return from_ms(self.at_ms)
+
+    def overdue_seconds(self, now_ms: int) -> float:
+        """Return for how long the next sweep has been due; 0 before that."""
+        return max(0.0, (now_ms - self.at_ms) / 1000 - FULL_SECONDS)
 
 
 def delta_sweep(broker: Broker, *, rows: bool = True) -> int:
     """Mirror what the fast path missed: edits, deletions and, with `rows`, rows outside chains.
 
     Return the greater of the numbers of mirrored edits and deletions; if it reaches PAGE, there may be more. See
-    `pages.py`, Note [Pages are swept in random order]. If nothing is missing, it costs a few short queries, and does
-    not query Redis.
+    `pages.py`, Note [Pages are swept in random order].
 
     Raises:
         ForeignLayout: Another database has taken the prefix over.
@@ -50,7 +78,7 @@ def delta_sweep(broker: Broker, *, rows: bool = True) -> int:
     if stones or pks:
         check_layout(broker)
     if rows:
-        put_missed(broker)
+        put_missing(broker)
     gone = remove_oldest(broker) if stones else 0
     mirrored = sum(_mirror_edits(broker, page) for page in shuffled(pks))
     return max(mirrored, gone)
@@ -70,7 +98,7 @@ def _mirror_edits(broker: Broker, pks: Sequence[int]) -> int:
     return len(pks) - len(rows.read(pks, unmirrored))
 
 
-def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[int], bool] = lambda checked: True) -> Report:
+def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: GoOn = lambda checked: True) -> Report:
     """Compare every definition, member and open run with Redis, and correct what differs. Builds flushed shards.
 
     `go_on` is called after each page with the number of schedules checked so far; the sweep ends if it returns False.
@@ -80,7 +108,7 @@ def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[int], 
     """
     report = Report()
     build = Build(broker, [] if dry_run else broker.shards())
-    for checked, lines in _parts(broker, dry_run=dry_run):
+    for checked, lines in sweep_pages(broker, dry_run=dry_run):
         report.checked += checked
         report.lines += lines
         build.go_on()
@@ -93,8 +121,9 @@ def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[int], 
     return report
 
 
-def _parts(broker: Broker, *, dry_run: bool) -> Iterator[tuple[int, list[str]]]:
-    yield from walk(broker, dry_run=dry_run)
+def sweep_pages(broker: Broker, *, dry_run: bool = False) -> Iterator[tuple[int, list[str]]]:
+    """Do a full sweep page by page; yield for each the number of schedules, and one line per change."""
+    yield from walk(partial(compare, broker, dry_run=dry_run), partial(put_back, broker, dry_run=dry_run))
     for shard in broker.shards():
         check_layout(broker, claim=False)  # with another number of shards, valid members would look like ghosts
         for lines in remove_ghosts(broker, shard, dry_run=dry_run):
@@ -126,3 +155,64 @@ def _find_ghosts(broker: Broker, shard: Shard, page: set[str]) -> list[str]:
         if queue is None or broker.shard_of(member, queue) != shard:
             ghosts.append(member)
     return ghosts
+
+
+def read_last(broker: Broker) -> LastSweep | None:
+    """Return the last full sweep; None if unknown."""
+    try:
+        value = json.loads(broker.read_note("swept") or "")
+        at_ms, checked, mended = (int(value[name]) for name in ("at_ms", "checked", "mended"))
+        took = timedelta(seconds=float(value["seconds"]))
+        from_ms(at_ms)  # raises if it is invalid
+        return LastSweep(at_ms, str(value["run_id"]), str(value["database"]), checked, mended, took.total_seconds())
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+
+
+def is_due(broker: Broker) -> bool:
+    """Return True if a full sweep is due. See Note [When a full sweep is due]."""
+    last = read_last(broker)
+    if last is None or last.database != fingerprint() or last.run_id != broker.run_ids():
+        return True
+    return not 0 <= broker.now_ms() - last.at_ms < FULL_SECONDS * 1000
+
+
+def sweep_if_due(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report | None:
+    """Make a full sweep if one is due; otherwise return None. After an interruption, the next sweep starts over.
+
+    Raises:
+        ForeignLayout: The prefix is another database's.
+        BrokerError: Redis failed; the next call starts over.
+    """
+    if not is_due(broker):
+        return None
+    check_layout(broker)
+    return sweep_now(broker, go_on=go_on)
+
+
+def sweep_now(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report:
+    """Make a full sweep, even if a worker is making one, and record it if it completes."""
+    run_id, began = broker.run_ids(), time.monotonic()
+    report = full_sweep(broker, go_on=go_on)
+    if report.done:
+        seconds = round(time.monotonic() - began, 3)
+        last = LastSweep(broker.now_ms(), run_id, fingerprint(), report.checked, len(report.lines), seconds)
+        broker.write_note("swept", json.dumps(asdict(last)))
+    return report
+
+
+def adopt(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report:
+    """Take the prefix over for this database, whatever its former owner: restored, copied or moved databases.
+
+    Writes the layout, gives every shard a new epoch without leases, and releases the upkeep lease: workers of the
+    other database end at their next claim or sweep, within 30 s, and cannot settle what they still execute. Then
+    compares everything: newer generations are forced down, points ahead of the ledger rewound, other members removed.
+    What workers of this database execute at that moment may be executed again.
+
+    Raises:
+        BrokerError: Redis failed; run it again.
+    """
+    store_layout(broker)
+    broker.forget_sweep()
+    broker.take_over(broker.shards())
+    return sweep_now(broker, go_on=go_on)

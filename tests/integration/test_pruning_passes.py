@@ -43,7 +43,7 @@ def old(monkeypatch):
 
 
 def change_note(broker, **values):
-    broker.note_pruning(json.dumps({**json.loads(broker.last_pruning()), **values}))
+    broker.write_note("pruned", json.dumps({**json.loads(broker.read_note("pruned")), **values}))
 
 
 def test_a_pass_is_noted_and_none_is_due_for_an_hour(broker, old):
@@ -70,8 +70,11 @@ DUE = [
     ("another database", lambda b: change_note(b, database="another")),
     ("a garbage time", lambda b: change_note(b, at_ms=10**30)),
     ("a list where it is a number", lambda b: change_note(b, rows=[])),
-    *((f"garbage {value!r}", lambda b, value=value: b.note_pruning(value)) for value in ("", "x", "[]", "null")),
-    ("deep", lambda b: b.note_pruning("[" * 50_000)),
+    *(
+        (f"garbage {value!r}", lambda b, value=value: b.write_note("pruned", value))
+        for value in ("", "x", "[]", "null")
+    ),
+    ("deep", lambda b: b.write_note("pruned", "[" * 50_000)),
 ]
 
 

@@ -159,8 +159,8 @@ def test_options_out_of_range_are_refused(option, value):
 
 def test_it_tells_how_long_the_last_full_sweep_took_and_how_overdue_the_next_one_is(well):
     sync.sweep_now(well)
-    note = {**json.loads(well.last_sweep()), "seconds": 4.2, "mended": 1234}
-    well.note_sweep(json.dumps({**note, "at_ms": note["at_ms"] - 645_000}))
+    note = {**json.loads(well.read_note("swept")), "seconds": 4.2, "mended": 1234}
+    well.write_note("swept", json.dumps({**note, "at_ms": note["at_ms"] - 645_000}))
     drift = ask()[1]["drift"]
     assert (drift["swept_seconds"], drift["mended"]) == (4.2, 1234) and 45 <= drift["sweep_overdue_seconds"] < 60
 

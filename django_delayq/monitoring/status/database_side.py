@@ -114,8 +114,7 @@ def compare(broker: Broker, *, most: int = sync.MOST_COMPARED, queues: Sequence[
     except ForeignLayout as error:
         return Comparison("foreign", str(error))
     unnamed = find_unnamed(queues)
-    without = [each.name for each in unnamed if each.kind == "queue"]
-    drift = sync.drift(broker, most=min(most, MOST_READ) if without else most, without=without)
+    drift = sync.count_differences(broker, most=most, unnamed=[each.name for each in unnamed if each.kind == "queue"])
     return Comparison(
         "none" if layout is None else "ours",
         drift=drift,
@@ -154,7 +153,7 @@ def find_unnamed(used: Sequence[str] | None = None) -> list[Unnamed]:
     return unnamed + [Unnamed("backend", alias, jobs["backend"][alias]) for alias in sorted(aliases)]
 
 
-def _stale_edits(broker: Broker, drift: sync.Drift) -> int:
+def _stale_edits(broker: Broker, drift: sync.Differences) -> int:
     """Count old edits that Redis does not have. A leased member leaves its old shard only when its lease ends."""
     using, before = ledger.database(), utcnow() - STALE
     old = Tombstone._base_manager.using(using).filter(created_at__lt=before).order_by("pk")

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from ...index.counters import Counts
 from ...models import Control
-from ...sync import LIVE_SECONDS, Drift
+from ...sync import LIVE_SECONDS, Differences
 from ...sync.pruning import LastPass
 from ..minutes import Load
 
@@ -185,7 +185,7 @@ class Comparison:
 
     layout: str
     foreign: str = ""
-    drift: Drift | None = None
+    drift: Differences | None = None
     stale_edits: int | None = None
     pruned: LastPass | None = None
     unnamed: tuple[Unnamed, ...] = ()

@@ -3,22 +3,22 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from operator import sub
 
 from django.db.models import Q
 
 from .. import ledger
 from ..index import Broker
+from ..index.keys import is_built
 from ..models import Condition, Schedule, ScheduleState, Tombstone
 from ..recurrence.point import EPOCH, utcnow
-from .swept import read_last
+from .sweep import read_last
 
 #: Maximum rows per count, which takes about a second.
 MOST_COMPARED = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class Differences:
     """The minimum number of entries that differ; all zero if no difference is known.
 
     Counts show neither wrong values nor a missing entry that a superfluous one offsets: the full sweep compares
@@ -49,45 +49,41 @@ class Drift:
 
     @property
     def total(self) -> int:
-        """The sum for a probe; 0 if no difference is known. Each differing entry counts once."""
+        """The sum for a probe. Each differing entry counts once."""
         return self.unmirrored + self.tombstones + self.missing + self.ghosts + self.torn + self.unbuilt
 
 
-def drift(broker: Broker, *, most: int = MOST_COMPARED, without: Collection[str] = ()) -> Drift:
+def count_differences(broker: Broker, *, most: int = MOST_COMPARED, unnamed: Collection[str] = ()) -> Differences:
     """Count the differences, with two queries of up to `most` index entries per count, and two round trips to Redis.
 
-    `without`: queues of schedules that the settings do not name. Their shards, schedules and runs are not counted.
+    `unnamed`: queues of schedules that the settings do not name. If there are any, `missing` and `ghosts` are 0: their
+    shards are not counted.
     """
     using = ledger.database()
     states = ScheduleState._base_manager.using(using)
-    due = Q(next_due_at__gte=EPOCH)  # a bound, not `is not null`: SQLite then counts on the index
-    # A schedule with an invalid recurrence and an undecided point keeps its entry until a worker claims it.
-    undecided = Q(next_due_at__range=(EPOCH, utcnow()), condition=Condition.PARKED)
-    rows = [states.filter(due), states.filter(undecided)]
-    if without:
-        rows += [states.filter(each, schedule__queue__in=without) for each in (due, undecided)]
     counts = ledger.count_up_to(
         most,
         Schedule.objects.using(using).unmirrored().order_by("generation"),
         Tombstone._base_manager.using(using).all(),
-        *rows,
+        states.filter(next_due_at__gte=EPOCH),  # a bound, not `is not null`: SQLite then counts on the index
+        # A schedule with an invalid recurrence and an undecided point keeps its entry until a worker claims it.
+        states.filter(Q(next_due_at__range=(EPOCH, utcnow()), condition=Condition.PARKED)),
     )
-    apart, more = ledger.count_open_apart(most, without)
+    rows, more = ledger.count_open_apart(most)
     capped = more or max(counts) > most
-    unmirrored, tombstones, *numbers = (min(count, most) for count in counts)
-    waiting, parked = map(sub, numbers[:2], numbers[2:] or (0, 0))
-    expected = waiting + apart
+    unmirrored, tombstones, waiting, parked = (min(count, most) for count in counts)
     stats = broker.stats(broker.shards())
-    members = sum(item.members for item in stats)
     parts = [(item.members, item.points, item.generations) for item in stats]
+    surplus = sum(item.members for item in stats) - waiting - rows
+    comparable = not capped and not unnamed
     last = read_last(broker)
-    return Drift(
+    return Differences(
         unmirrored=unmirrored,
         tombstones=tombstones,
-        missing=0 if capped else max(0, expected - parked - members - unmirrored),
-        ghosts=0 if capped else max(0, members - expected - unmirrored - tombstones),
+        missing=max(0, -surplus - parked - unmirrored) if comparable else 0,
+        ghosts=max(0, surplus - unmirrored - tombstones) if comparable else 0,
         torn=sum(max(counts) - min(counts) for counts in parts),
-        unbuilt=sum(item.epoch is None or item.epoch.startswith("building:") for item in stats),
+        unbuilt=sum(not is_built(item.epoch) for item in stats),
         swept_at=None if last is None else last.at,
         mended=0 if last is None else last.mended,
         swept_seconds=None if last is None else last.seconds,

@@ -3,17 +3,21 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from django.db import connections, transaction
+from django.db.models.signals import post_delete, post_save, pre_save
 
 from .. import conf
 from ..exceptions import BrokerError, BrokerUnavailable
 from ..index import Broker, EntryView, web
 from ..ledger import chain
 from ..ledger.rows import AnyRun
-from ..models import Schedule
+from ..models import Schedule, ScheduleQuerySet, Tombstone
+from ..models.primary import heirs
+from ..signals import definitions_changed, definitions_deleted
 from .layout import ForeignLayout, OtherLayout, check_layout
 from .read import read_wanted
 from .runs import move_run, put_runs
@@ -29,7 +33,31 @@ CHECK_SECONDS = 1.0
 _checked: tuple[object, float] = None, 0.0
 
 
-def mirror_after_commit(pks: Sequence[int], *, using: str) -> None:
+def connect() -> None:
+    """Connect every receiver once."""
+    for model in heirs(Schedule):
+        pre_save.connect(_receive_raw, sender=model, dispatch_uid="django_delayq.raw")
+        post_save.connect(_mirror_saved, sender=model, dispatch_uid="django_delayq.saved")
+        if model._meta.concrete_model is Schedule:  # deleting a row of a child model also deletes its `Schedule`
+            post_delete.connect(_receive_deletion, sender=model, dispatch_uid="django_delayq.deleted")
+    definitions_changed.connect(_mirror_changed, sender=Schedule, dispatch_uid="django_delayq.changed")
+    definitions_deleted.connect(_mirror_deletions, dispatch_uid="django_delayq.bulk_deleted")
+
+
+def _receive_raw(instance: Schedule, raw: bool, using: str, **kwargs: Any) -> None:
+    # loaddata writes dumped rows without Schedule.save(): they become definitions that begin now.
+    if raw:
+        old = Schedule._base_manager.using(using).filter(pk=instance.pk).values_list("queue", "generation").first()
+        if old is not None and old[0] != instance.queue:
+            Tombstone.add([(instance.pk, *old)], using=using)
+        instance.begin_version()
+
+
+def _mirror_saved(instance: Schedule, using: str, **kwargs: Any) -> None:
+    _mirror_changed([instance.pk], using)
+
+
+def _mirror_changed(pks: Sequence[int], using: str, **kwargs: Any) -> None:
     """Mirror these schedules after the current transaction commits. Never raises because of Redis.
 
     Their states get the next points within the transaction, even if Redis is unavailable.
@@ -39,10 +67,19 @@ def mirror_after_commit(pks: Sequence[int], *, using: str) -> None:
         _after_commit("An edit", lambda broker: sync(broker, pks), using)
 
 
-def sweep_after_commit(count: int, *, using: str) -> None:
-    """Mirror this many deletions after the current transaction commits. Never raises because of Redis."""
-    if count <= MOST_AT_ONCE:
-        _after_commit("A deletion", remove_tombstones, using)
+def _receive_deletion(instance: Schedule, using: str, origin: object = None, **kwargs: Any) -> None:
+    entry = (instance.pk, instance.queue, instance.generation)
+    if isinstance(origin, ScheduleQuerySet):
+        origin.gone.append(entry)  # the query set announces all of them at its end
+    else:
+        _mirror_deletions([entry], using)
+
+
+def _mirror_deletions(entries: Sequence[tuple[int, str, int]], using: str, **kwargs: Any) -> None:
+    if entries and conf.get_config().mirror:
+        Tombstone.add(entries, using=using)
+        if len(entries) <= MOST_AT_ONCE:
+            _after_commit("A deletion", remove_tombstones, using)
 
 
 def put_after_commit(runs: Sequence[AnyRun], *, using: str, then: Callable[[], object] | None = None) -> None:
@@ -51,28 +88,22 @@ def put_after_commit(runs: Sequence[AnyRun], *, using: str, then: Callable[[], o
     The rows of one transaction or savepoint are put with one script per shard.
     """
     connection: Any = connections[using]
-    hook = _hook_of(connection) if connection.in_atomic_block and conf.get_config().mirror else None
-    if hook is None:
-        hook = _Put()
-        hook.add(runs, then)
-        connection.on_commit(hook.carry_out, robust=True)
+    pending = _find_pending(connection) if connection.in_atomic_block and conf.get_config().mirror else None
+    put = pending or _Put()
+    put.runs += runs
+    put.calls += [] if then is None else [then]
+    if pending is None:
+        connection.on_commit(put.carry_out, robust=True)
         if connection.in_atomic_block:
-            connection._delayq_put = len(connection.run_on_commit) - 1, frozenset(connection.savepoint_ids), hook
-    else:
-        hook.add(runs, then)
+            connection._delayq_put = len(connection.run_on_commit) - 1, frozenset(connection.savepoint_ids), put
 
 
+@dataclass(slots=True)
 class _Put:
-    """The rows that one transaction puts."""
+    """The rows that one transaction puts, and what is called afterwards."""
 
-    def __init__(self) -> None:
-        self.runs: list[AnyRun] = []
-        self.calls: list[Callable[[], object]] = []
-
-    def add(self, runs: Sequence[AnyRun], then: Callable[[], object] | None) -> None:
-        self.runs += runs
-        if then is not None:
-            self.calls.append(then)
+    runs: list[AnyRun] = field(default_factory=list)
+    calls: list[Callable[[], object]] = field(default_factory=list)
 
     def carry_out(self) -> None:
         put_now(self.runs)
@@ -80,22 +111,25 @@ class _Put:
             call()
 
 
-def _hook_of(connection: Any) -> _Put | None:
-    """Return the pending hook of the same savepoint; None if there is none, or it was rolled back.
+def _find_pending(connection: Any) -> _Put | None:
+    """Return the pending rows of the same savepoint; None if there are none, or they were rolled back.
 
     Also None in the transaction of a `TestCase`, which keeps hooks that were called; `captureOnCommitCallbacks` sees
     new ones only.
     """
     if getattr(connection.atomic_blocks[-1], "_from_testcase", False):
         return None
-    at, savepoints, hook = getattr(connection, "_delayq_put", (-1, None, None))
+    at, savepoints, put = getattr(connection, "_delayq_put", (-1, None, None))
     hooks = connection.run_on_commit
-    stands = (
-        0 <= at < len(hooks)
-        and getattr(hooks[at][1], "__self__", None) is hook
-        and savepoints == frozenset(connection.savepoint_ids)
-    )
-    return hook if stands else None
+    if not 0 <= at < len(hooks) or savepoints != frozenset(connection.savepoint_ids):
+        return None
+    return put if getattr(hooks[at][1], "__self__", None) is put else None
+
+
+def put_now(runs: Sequence[AnyRun]) -> None:
+    """Put committed rows into Redis. Never raises because of Redis: a sweep puts what is missed."""
+    if conf.get_config().mirror:
+        _attempt("An order or a job", lambda broker: put_runs(broker, runs), seldom=True)
 
 
 def follow_after_commit(write: Callable[[Broker], object], *, using: str) -> None:
@@ -116,12 +150,6 @@ def move_now(run: AnyRun, when: datetime) -> bool:
         return move_run(broker, run, when)
 
     return web.ask(move)
-
-
-def put_now(runs: Sequence[AnyRun]) -> None:
-    """Put committed rows into Redis. Never raises because of Redis: a sweep puts what is missed."""
-    if conf.get_config().mirror:
-        _attempt("An order or a job", lambda broker: put_runs(broker, runs), seldom=True)
 
 
 def _after_commit(what: str, write: Callable[[Broker], object], using: str) -> None:
@@ -157,12 +185,7 @@ def _attempt(what: str, write: Callable[[Broker], object], *, seldom: bool = Fal
 
 
 def read_entries(schedules: Iterable[Schedule]) -> dict[int, EntryView]:
-    """Return what Redis holds of each schedule, by primary key, in one round trip.
-
-    Raises:
-        BrokerUnavailable: Redis does not answer.
-        BrokerError: Redis answered with an error.
-    """
+    """Return what Redis holds of each schedule, by primary key, in one round trip; raises what `web.ask` does."""
     rows = list(schedules)
     views = web.ask(lambda broker: broker.views([(chain.member_of(row.pk), row.queue) for row in rows]))
     return {row.pk: view for row, view in zip(rows, views, strict=True)}
