@@ -27,7 +27,7 @@ logger = logging.getLogger("django_delayq.sync")
 
 #: Maximum schedules that a request mirrors: larger changes are left to the workers' sweep, within seconds.
 MOST_AT_ONCE = 500
-#: Interval at which an enqueuing process checks that the prefix is still this database's, in seconds.
+#: Interval at which an enqueuing process checks the layout, in seconds.
 CHECK_SECONDS = 1.0
 #: The broker that was checked last, and when, in monotonic seconds.
 _checked: tuple[object, float] = None, 0.0
@@ -58,13 +58,10 @@ def _mirror_saved(instance: Schedule, using: str, **kwargs: Any) -> None:
 
 
 def _mirror_changed(pks: Sequence[int], using: str, **kwargs: Any) -> None:
-    """Mirror these schedules after the current transaction commits. Never raises because of Redis.
-
-    Their states get the next points within the transaction, even if Redis is unavailable.
-    """
+    """Mirror these schedules; their states get the next points now, even if Redis is unavailable."""
     if pks and len(pks) <= MOST_AT_ONCE and conf.mirrors():
         read_wanted(pks)
-        _after_commit("An edit", lambda broker: sync(broker, pks), using)
+        follow_after_commit(lambda broker: sync(broker, pks), using=using, what="An edit")
 
 
 def _receive_deletion(instance: Schedule, using: str, origin: object = None, **kwargs: Any) -> None:
@@ -79,7 +76,7 @@ def _mirror_deletions(entries: Sequence[tuple[int, str, int]], using: str, **kwa
     if entries and conf.get_config().mirror:
         Tombstone.add(entries, using=using)
         if len(entries) <= MOST_AT_ONCE:
-            _after_commit("A deletion", remove_tombstones, using)
+            follow_after_commit(remove_tombstones, using=using, what="A deletion")
 
 
 def put_after_commit(runs: Sequence[AnyRun], *, using: str, then: Callable[[], object] | None = None) -> None:
@@ -132,17 +129,17 @@ def put_now(runs: Sequence[AnyRun]) -> None:
         _attempt("An order or a job", lambda broker: put_runs(broker, runs), seldom=True)
 
 
-def follow_after_commit(write: Callable[[Broker], object], *, using: str) -> None:
-    """Write the change of a row to Redis after the transaction commits. Never raises because of Redis."""
-    _after_commit("A change of a job", write, using)
+def follow_after_commit(write: Callable[[Broker], object], *, using: str, what: str = "A change of a job") -> None:
+    """Write a change to Redis after the transaction commits. Never raises because of Redis."""
+    if conf.get_config().mirror:
+        transaction.on_commit(lambda: _attempt(what, write), using=using, robust=True)
 
 
 def move_now(run: AnyRun, when: datetime) -> bool:
     """Let a waiting row come due at another time; return False if a worker has it.
 
-    Raises:
-        BrokerUnavailable: Redis does not answer; the result is unknown.
-        ForeignLayout: The index is another database's, or is being rebuilt with another layout.
+    Raises what `web.ask` does, and `ForeignLayout` if the index is another database's, or is being rebuilt with another
+    layout.
     """
 
     def move(broker: Broker) -> bool:
@@ -150,11 +147,6 @@ def move_now(run: AnyRun, when: datetime) -> bool:
         return move_run(broker, run, when)
 
     return web.ask(move)
-
-
-def _after_commit(what: str, write: Callable[[Broker], object], using: str) -> None:
-    if conf.get_config().mirror:
-        transaction.on_commit(lambda: _attempt(what, write), using=using, robust=True)
 
 
 def _attempt(what: str, write: Callable[[Broker], object], *, seldom: bool = False) -> None:

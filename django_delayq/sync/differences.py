@@ -10,6 +10,7 @@ from .. import ledger
 from ..index import Broker
 from ..index.keys import is_built
 from ..models import Condition, Schedule, ScheduleState, Tombstone
+from ..recurrence import from_ms
 from ..recurrence.point import EPOCH, utcnow
 from .sweep import read_last
 
@@ -19,20 +20,18 @@ MOST_COMPARED = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """The minimum number of entries that differ; all zero if no difference is known.
+    """The minimum number of entries that differ.
 
     Counts show neither wrong values nor a missing entry that a superfluous one offsets: the full sweep compares
     those. An entry may count between its commit and its write to Redis: only a number that stays for some seconds is
     a problem.
     """
 
-    #: Edits that are not mirrored yet.
+    #: Edits, and deletions and moves, that are not mirrored yet.
     unmirrored: int
-    #: Deletions and moves that are not mirrored yet.
     tombstones: int
-    #: Entries missing in Redis, beyond those of unmirrored edits.
+    #: Entries missing in Redis, and members in Redis without a row, beyond those that are not mirrored yet.
     missing: int
-    #: Members in Redis without a row, beyond those of tombstones and unmirrored edits.
     ghosts: int
     #: Entries with a missing or superfluous part: score, point or generation.
     torn: int
@@ -40,24 +39,19 @@ class Differences:
     unbuilt: int
     #: When the last full sweep ended, by Redis' clock; None if unknown.
     swept_at: datetime | None = None
-    #: Entries that this sweep corrected, its duration, and for how long the next sweep has been due.
-    mended: int = 0
-    swept_seconds: float | None = None
-    sweep_overdue_seconds: float | None = None
     #: True if a count reached its limit: `missing` and `ghosts` are then 0, the others are minimums.
     capped: bool = False
 
     @property
     def total(self) -> int:
-        """The sum for a probe. Each differing entry counts once."""
+        """The sum, in which each differing entry counts once."""
         return self.unmirrored + self.tombstones + self.missing + self.ghosts + self.torn + self.unbuilt
 
 
 def count_differences(broker: Broker, *, most: int = MOST_COMPARED, unnamed: Collection[str] = ()) -> Differences:
     """Count the differences, with two queries of up to `most` index entries per count, and two round trips to Redis.
 
-    `unnamed`: queues of schedules that the settings do not name. If there are any, `missing` and `ghosts` are 0: their
-    shards are not counted.
+    `unnamed`: queues of schedules that the settings do not name. With any, `missing` and `ghosts` are not counted.
     """
     using = ledger.database()
     states = ScheduleState._base_manager.using(using)
@@ -84,9 +78,6 @@ def count_differences(broker: Broker, *, most: int = MOST_COMPARED, unnamed: Col
         ghosts=max(0, surplus - unmirrored - tombstones) if comparable else 0,
         torn=sum(max(counts) - min(counts) for counts in parts),
         unbuilt=sum(not is_built(item.epoch) for item in stats),
-        swept_at=None if last is None else last.at,
-        mended=0 if last is None else last.mended,
-        swept_seconds=None if last is None else last.seconds,
-        sweep_overdue_seconds=None if last is None else last.overdue_seconds(stats[0].now_ms),
+        swept_at=None if last is None else from_ms(last.at_ms),
         capped=capped,
     )

@@ -1,14 +1,13 @@
 """Whose prefix this is, and how its index is laid out. Redis stores both; each process compares them with its own.
 
 Note [Fingerprint]
-Two databases under one prefix would run and remove each other's schedules. The fingerprint tells a database from its
-copies by its location (PostgreSQL's system identifier and database name, or the path of an SQLite file) and the
-creation time of its tables, which differs between projects with equal paths.
+Two databases under one prefix would run and remove each other's schedules. A database differs from its copies by its
+location (PostgreSQL's system identifier and database name, or a file's path) and the creation time of its tables.
 
 Note [Queues of other settings]
 A process whose settings name fewer queues may use the prefix, and keeps the other queues in the stored layout. But it
-mirrors schedules of every queue: with another number of shards for such a queue, it would put a second entry of a
-schedule into another shard, and both would run. So it is refused once the database has rows for that queue.
+mirrors schedules of every queue: with another number of shards, it would put a second entry of a schedule into another
+shard, and both would run. So it is refused once the database has rows for that queue.
 
 Note [Releases of one layout]
 Releases with the same `conf.LAYOUT` work side by side. A release that cannot work beside the former one raises it,
@@ -31,6 +30,7 @@ from typing import Any
 from django.db import DatabaseError, connections, transaction
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
+from django.db.models import QuerySet
 
 from .. import conf, ledger
 from ..exceptions import DelayQError
@@ -100,7 +100,7 @@ def check_layout(broker: Broker, *, claim: bool = True) -> None:
     Without `claim` nothing is written, and an unclaimed prefix passes.
 
     Raises:
-        ForeignLayout: The prefix belongs to another database, or see Note [Queues of other settings].
+        ForeignLayout: See `read_layout`.
         OtherLayout: The index is this database's, but has another layout or number of shards.
         OutdatedRelease, PendingMigrations: The prefix is unclaimed, see `check_release`.
     """
@@ -117,7 +117,6 @@ def check_layout(broker: Broker, *, claim: bool = True) -> None:
             f"{difference} Nothing was changed. Workers with the release and the settings of this process build the "
             "index anew as soon as no others live: restart all of them."
         )
-    check_others(broker, standing)
     if claim and own.shards.keys() - standing.shards.keys():
         broker.write_note("layout", replace(standing, shards=standing.shards | own.shards).text())
 
@@ -130,8 +129,7 @@ def check_release() -> None:
         PendingMigrations: `migrate` was not run for this release.
     """
     using = ledger.database()
-    recorder = MigrationRecorder(connections[using])
-    applied = set(recorder.migration_qs.filter(app=APP).values_list("name", flat=True)) if recorder.has_table() else ()
+    applied = set(_migrations(using).values_list("name", flat=True))
     if not applied:  # the tables were created without migrations, as in some test suites
         return
     layout = max((int(found[1]) for name in applied if (found := RAISES.search(name))), default=1)
@@ -163,7 +161,11 @@ def store_layout(broker: Broker) -> None:
 
 
 def read_layout(broker: Broker, text: str | None) -> Layout:
-    """Return the layout stored as `text`, or one without shards if there is none; refuse that of another database."""
+    """Return the layout stored as `text`, or one without shards if there is none.
+
+    Raises:
+        ForeignLayout: It is another database's, or see Note [Queues of other settings].
+    """
     standing = _parse(text)
     if standing is None:
         return Layout("", conf.LAYOUT)
@@ -174,11 +176,6 @@ def read_layout(broker: Broker, text: str | None) -> Layout:
             "replaces the other (restored or moved), or a test run wrote here, stop all workers and run: "
             "manage.py delayq_sync --adopt"
         )
-    return standing
-
-
-def check_others(broker: Broker, standing: Layout) -> None:
-    """Refuse to mirror into wrong shards. See Note [Queues of other settings]."""
     for queue, known in standing.shards.items():
         count = broker.config.shard_count(queue)
         if queue not in broker.config.queues and count != known and _is_in_use(queue):
@@ -187,6 +184,7 @@ def check_others(broker: Broker, standing: Layout) -> None:
                 f"schedules would be mirrored as if it had {count}. Nothing was changed. Name it in DELAYQ['QUEUES'] "
                 "here too (a worker's --queues says which of them it runs), or move its schedules to another queue."
             )
+    return standing
 
 
 def _is_in_use(queue: str) -> bool:
@@ -220,7 +218,8 @@ def fingerprint() -> str:
     using = ledger.database()
     key = (using, str(connections[using].settings_dict["NAME"]))
     if key not in _known:
-        parts = [connections[using].vendor, _location(using), _created(using)]
+        created = _migrations(using).order_by("pk").values_list("applied", flat=True).first()
+        parts = [connections[using].vendor, _location(using), created.isoformat() if created else ""]
         _known[key] = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
     return _known[key]
 
@@ -240,9 +239,7 @@ def _location(using: str) -> str:
     return f"{settings['HOST']}:{settings['PORT']}/{settings['NAME']}"
 
 
-def _created(using: str) -> str:
+def _migrations(using: str) -> "QuerySet[Any]":
+    """Return the applied migrations of this app; none if the database has no table of migrations."""
     recorder = MigrationRecorder(connections[using])
-    if not recorder.has_table():
-        return ""
-    row = recorder.migration_qs.filter(app=APP).order_by("pk").values_list("applied", flat=True).first()
-    return "" if row is None else row.isoformat()
+    return recorder.migration_qs.filter(app=APP) if recorder.has_table() else recorder.migration_qs.none()

@@ -35,7 +35,7 @@ logger = logging.getLogger("django_delayq.sync")
 PAGE, MOST_PAGES = 5_000, 20
 #: Rows put at a time.
 PUT = 1_000
-#: How long gaps are kept, in seconds: a full sweep comes as often.
+#: Seconds for which gaps are kept: the interval of full sweeps.
 GAP_SECONDS = 600
 #: Maximum ranges that are stored, and maximum per query.
 MOST_GAPS, RANGES = 1_000, 200
@@ -70,11 +70,7 @@ class Mark:
 
 
 def put_missing(broker: Broker) -> int:
-    """Put rows that Redis does not have; return how many.
-
-    Raises:
-        BrokerError, DatabaseError: Some rows may have been put; the next call starts from the same mark.
-    """
+    """Put rows that Redis does not have; return how many. After an error, the next call starts from the same mark."""
     last, count = last_key(), 0
     check_layout(broker)
     mark = Mark.read(broker)

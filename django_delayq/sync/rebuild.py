@@ -16,14 +16,12 @@ a flush between two marks deletes it, and without it workers with another number
 import logging
 import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
-from functools import partial
 
 from ..index import Broker, Shard
-from ..index.connection import DamagedKeys
 from ..index.keys import BUILDING, is_built
 from ..ledger.chain import member_of
 from .compare import compare
-from .layout import ForeignLayout, check_layout
+from .layout import check_layout
 from .missing import last_key, note_all_put
 from .pages import parts, queues_of, walk
 from .read import read_settled
@@ -39,7 +37,7 @@ FIRST = 10_000
 
 
 class Build:
-    """A rebuild of the shards whose epoch is absent. See Note [One worker rebuilds]."""
+    """The marks of a rebuild on the shards whose epoch was absent. See Note [One worker rebuilds]."""
 
     def __init__(self, broker: Broker, shards: Sequence[Shard]) -> None:
         self.broker = broker
@@ -51,10 +49,6 @@ class Build:
         """Renew the mark for the next page; return False if Redis was flushed again."""
         return all(self.broker.swap_epochs(self.shards, self._mark, self._mark, ttl_ms=TTL_MS))
 
-    def give_up(self) -> None:
-        """Release the mark, so that the next worker need not wait until it expires."""
-        self.broker.swap_epochs(self.shards, self._mark, self._mark, ttl_ms=1)
-
     def finish(self) -> bool:
         """Mark the shards as built; return False if Redis was flushed in between: they are still to be rebuilt."""
         return all(self.broker.swap_epochs(self.shards, self._mark, self._mark.removeprefix(BUILDING)))
@@ -64,23 +58,16 @@ def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool
     """Fill flushed shards from the database; return True if they are built now.
 
     Return False if there was nothing to do, Redis was flushed again, or `go_on`, called before the first page and
-    after each, returned False. Idempotent and safe during claims: see `chain.py`, Note [First missing point].
-
-    Raises:
-        BrokerError: Redis failed; the next worker that finds the shards flushed starts over.
-        ForeignLayout, OtherLayout: See `check_layout`.
+    after each, returned False. Idempotent and safe during claims: see `chain.py`, Note [First missing point]. After an
+    error, the next worker that finds the shards flushed starts over.
     """
     build = Build(broker, shards)
     if not build.shards or not go_on():
         return False
-    try:
-        check_layout(broker)
-        for _ in _fill(broker, set(build.shards)):
-            if not build.go_on() or not go_on():
-                return False
-    except (DamagedKeys, ForeignLayout):  # another attempt need not wait until the marks expire
-        build.give_up()
-        raise
+    check_layout(broker)
+    for _ in _fill(broker, set(build.shards)):
+        if not build.go_on() or not go_on():
+            return False
     if not build.finish():
         return False
     logger.info("Rebuilt %s from the database.", ", ".join(map(str, build.shards)))
@@ -99,19 +86,23 @@ def _fill(broker: Broker, flushed: Set[Shard]) -> Iterator[object]:
     due = queues_of(queue__in=names, enabled=True, state__next_due_at__isnull=False).order_by("state__next_due_at")
     first = [pk for pk, _ in due[:FIRST]]
     for page in parts(first):
-        yield _restore(broker, flushed, page)
+        _restore(broker, flushed, page)
+        yield page
     last, done = last_key(), set(first)
-    restore = partial(_restore, broker, flushed, done=done)
-    yield from walk(restore, lambda runs: put_runs(broker, runs), names)
+
+    def restore_others(page: Collection[int]) -> None:
+        if others := [pk for pk in page if pk not in done]:
+            _restore(broker, flushed, others)
+
+    yield from walk(restore_others, lambda runs: put_runs(broker, runs), names)
     if names == sorted({shard.queue for shard in broker.shards()}):
         note_all_put(broker, last)
 
 
-def _restore(broker: Broker, flushed: Set[Shard], page: Collection[int], done: Set[int] = frozenset()) -> int:
-    """Restore schedules that are not `done`. See Note [What was mirrored goes back as it was]."""
-    settled, others = read_settled([pk for pk in page if pk not in done])
+def _restore(broker: Broker, flushed: Set[Shard], page: Collection[int]) -> None:
+    """Restore schedules. See Note [What was mirrored goes back as it was]."""
+    settled, others = read_settled(page)
     write_wanted(broker, [item for item in settled if broker.shard_of(item.member, item.queue) in flushed])
     rest = {pk: queue for pk, queue in others.items() if broker.shard_of(member_of(pk), queue) in flushed}
     if rest:
         compare(broker, rest)
-    return len(page)

@@ -35,8 +35,7 @@ def definition_of(run: AnyRun) -> Definition:
     """Return what Redis should hold of a row.
 
     A manual run, and a job without `run_after`, start immediately even if the clock of the process that created them
-    is ahead. Backfilled points wait in the order of their creation: by their due points they would precede all other
-    rows.
+    is ahead. Backfilled points wait in the order of their creation: by due point they would precede all other rows.
     """
     point_ms = wake_ms = to_ms(run.created_at if run.origin == Origin.BACKFILL else run.due_at)
     if run.origin == Origin.MANUAL or (run.origin != Origin.BACKFILL and run.due_at <= run.created_at):

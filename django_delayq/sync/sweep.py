@@ -8,14 +8,13 @@ upkeep lease makes the sweep (`worker/upkeep.py`, Note [One lease]).
 """
 
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from .. import ledger
-from ..index import Broker, Shard
+from ..index import EXACT, Broker, Shard
 from ..ledger import chain
 from ..models import Run, Schedule, Tombstone
 from ..recurrence import from_ms
@@ -25,7 +24,7 @@ from .missing import put_missing
 from .pages import PAGE, PAGES, queues_of, shuffled, walk
 from .rebuild import Build
 from .runs import close_abandoned, put_back
-from .write import remove_oldest, remove_whole, sync
+from .write import remove_oldest, sync
 
 #: Maximum delay until damage, or an edit by SQL, is found, in seconds.
 FULL_SECONDS = 600.0
@@ -41,35 +40,19 @@ class Report:
     done: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LastSweep:
-    """A finished full sweep. `at_ms` is by Redis' clock, `run_id` the server's at the start, `seconds` the duration."""
+class LastSweep(NamedTuple):
+    """A finished full sweep: its end by Redis' clock, the servers' run ids at its start, and whose it was."""
 
     at_ms: int
-    run_id: str
+    run_ids: str
     database: str
-    checked: int
-    mended: int
-    seconds: float
-
-    @property
-    def at(self) -> datetime:
-        return from_ms(self.at_ms)
-
-    def overdue_seconds(self, now_ms: int) -> float:
-        """Return for how long the next sweep has been due; 0 before that."""
-        return max(0.0, (now_ms - self.at_ms) / 1000 - FULL_SECONDS)
 
 
 def delta_sweep(broker: Broker, *, rows: bool = True) -> int:
     """Mirror what the fast path missed: edits, deletions and, with `rows`, rows outside chains.
 
-    Return the greater of the numbers of mirrored edits and deletions; if it reaches PAGE, there may be more. See
-    `pages.py`, Note [Pages are swept in random order].
-
-    Raises:
-        ForeignLayout: Another database has taken the prefix over.
-        BrokerError: Redis cannot be written; the next sweep does the rest.
+    Return the greater of the numbers of mirrored edits and deletions; if it reaches PAGE, there may be more. After an
+    error, the next sweep does the rest; `ForeignLayout` means that another database has taken the prefix over.
     """
     using = ledger.database()
     stones = Tombstone._base_manager.using(using).exists()
@@ -87,8 +70,7 @@ def delta_sweep(broker: Broker, *, rows: bool = True) -> int:
 def _mirror_edits(broker: Broker, pks: Sequence[int]) -> int:
     """Mirror the edits of a page that are left; return how many are mirrored now, by any worker.
 
-    Locked rows, and rows that must not leave their shard yet, do not count: otherwise the caller would repeat
-    endlessly.
+    Locked rows, and rows that must not leave their shard yet, do not count: the caller would repeat endlessly.
     """
     rows = ledger.reader(Schedule, "id", ("pk",), ledger.database())
     unmirrored = " AND generation <> synced_generation"
@@ -102,9 +84,6 @@ def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: GoOn = lambda ch
     """Compare every definition, member and open run with Redis, and correct what differs. Builds flushed shards.
 
     `go_on` is called after each page with the number of schedules checked so far; the sweep ends if it returns False.
-
-    Raises:
-        BrokerError: Redis failed; corrections stay, the next sweep does the rest.
     """
     report = Report()
     build = Build(broker, [] if dry_run else broker.shards())
@@ -138,7 +117,7 @@ def remove_ghosts(broker: Broker, shard: Shard, *, dry_run: bool = False) -> Ite
     for page in broker.scan(shard):
         ghosts = _find_ghosts(broker, shard, page)
         if ghosts and not dry_run:
-            remove_whole(broker, shard, ghosts)
+            broker.remove(shard, [(member, EXACT, "") for member in ghosts], gone=True)  # live leases stay
         yield [f"{member!r} in {shard}: removed, nothing in the database stands behind it" for member in ghosts]
 
 
@@ -160,30 +139,23 @@ def _find_ghosts(broker: Broker, shard: Shard, page: set[str]) -> list[str]:
 def read_last(broker: Broker) -> LastSweep | None:
     """Return the last full sweep; None if unknown."""
     try:
-        value = json.loads(broker.read_note("swept") or "")
-        at_ms, checked, mended = (int(value[name]) for name in ("at_ms", "checked", "mended"))
-        took = timedelta(seconds=float(value["seconds"]))
+        at_ms, run_ids, database = json.loads(broker.read_note("swept") or "")
         from_ms(at_ms)  # raises if it is invalid
-        return LastSweep(at_ms, str(value["run_id"]), str(value["database"]), checked, mended, took.total_seconds())
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return LastSweep(at_ms, run_ids, database)
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return None
 
 
 def is_due(broker: Broker) -> bool:
     """Return True if a full sweep is due. See Note [When a full sweep is due]."""
     last = read_last(broker)
-    if last is None or last.database != fingerprint() or last.run_id != broker.run_ids():
+    if last is None or last.database != fingerprint() or last.run_ids != broker.run_ids():
         return True
     return not 0 <= broker.now_ms() - last.at_ms < FULL_SECONDS * 1000
 
 
 def sweep_if_due(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report | None:
-    """Make a full sweep if one is due; otherwise return None. After an interruption, the next sweep starts over.
-
-    Raises:
-        ForeignLayout: The prefix is another database's.
-        BrokerError: Redis failed; the next call starts over.
-    """
+    """Make a full sweep if one is due; otherwise return None. After an error or an interruption, the next starts over."""
     if not is_due(broker):
         return None
     check_layout(broker)
@@ -192,25 +164,18 @@ def sweep_if_due(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Repor
 
 def sweep_now(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report:
     """Make a full sweep, even if a worker is making one, and record it if it completes."""
-    run_id, began = broker.run_ids(), time.monotonic()
+    run_ids = broker.run_ids()
     report = full_sweep(broker, go_on=go_on)
     if report.done:
-        seconds = round(time.monotonic() - began, 3)
-        last = LastSweep(broker.now_ms(), run_id, fingerprint(), report.checked, len(report.lines), seconds)
-        broker.write_note("swept", json.dumps(asdict(last)))
+        broker.write_note("swept", json.dumps(LastSweep(broker.now_ms(), run_ids, fingerprint())))
     return report
 
 
 def adopt(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report:
     """Take the prefix over for this database, whatever its former owner: restored, copied or moved databases.
 
-    Writes the layout, gives every shard a new epoch without leases, and releases the upkeep lease: workers of the
-    other database end at their next claim or sweep, within 30 s, and cannot settle what they still execute. Then
-    compares everything: newer generations are forced down, points ahead of the ledger rewound, other members removed.
-    What workers of this database execute at that moment may be executed again.
-
-    Raises:
-        BrokerError: Redis failed; run it again.
+    Workers of the other database end at their next claim or sweep, within 30 s, and cannot settle what they still
+    execute. What workers of this database execute at that moment may be executed again. After an error, run it again.
     """
     store_layout(broker)
     broker.forget_sweep()

@@ -12,9 +12,8 @@ its last check for live workers. So one of the two sees the other, and no worker
 be dropped. An interrupted switch leaves `switching` behind, and the next waiting worker continues.
 
 Note [Web processes leave other layouts to the sweeps]
-A process that only mirrors may have another layout than the index. It checks the layout before a write (once per
-second for jobs and other rows), and leaves what it cannot write to the workers' sweeps. A write at the moment of a
-switch is harmless: its row was committed before the rebuild reads the database.
+A process that only mirrors checks the layout before a write (once per second for jobs and other rows), and leaves what
+it cannot write to the workers' sweeps. A write at the moment of a switch is harmless: its row was committed before.
 """
 
 import json
@@ -23,16 +22,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..index import Broker, Shard
-from .layout import (
-    Layout,
-    OtherLayout,
-    check_layout,
-    check_others,
-    check_release,
-    own_layout,
-    read_layout,
-    store_layout,
-)
+from .layout import Layout, OtherLayout, check_layout, check_release, own_layout, read_layout, store_layout
 
 logger = logging.getLogger("django_delayq.sync")
 
@@ -44,12 +34,7 @@ def take_layout(broker: Broker) -> None:
     """Return once the index has the layout of this process; switch to it if no worker uses another one.
 
     Call it before this worker reports that it is alive. See Note [A new layout is rebuilt after all older workers
-    end].
-
-    Raises:
-        OtherLayout: A worker uses another layout; the message names it. Call again later.
-        OutdatedRelease, PendingMigrations: See `check_release`.
-        ForeignLayout: See `check_layout`.
+    end]. Raises `OtherLayout` as long as a worker uses another layout, and what `check_layout` and `check_release` do.
     """
     check_release()
     try:
@@ -85,7 +70,6 @@ def _switch(broker: Broker) -> None:
 def _check_unused(broker: Broker, standing: Layout) -> None:
     """Refuse to switch while a worker with another layout is alive, or leases of a dead one are left."""
     own = own_layout(broker)
-    check_others(broker, standing)
     difference = standing.find_difference(own)
     if names := sorted(_find_others(broker, own)):
         raise OtherLayout(

@@ -1,9 +1,9 @@
-"""Writes definitions to Redis: reads them from the primary database, then upserts or removes their entries."""
+"""Writes definitions to Redis: upserts or removes their entries."""
 
 from collections.abc import Iterable, Sequence
 
 from .. import ledger
-from ..index import EXACT, Broker, Shard
+from ..index import Broker
 from ..index.keys import grouped
 from ..models import Schedule, Tombstone
 from .pages import PAGE, PAGES, parts, shuffled
@@ -15,9 +15,6 @@ def sync(broker: Broker, pks: Iterable[int]) -> list[int]:
 
     Return the schedules of which Redis knows a newer edit. They stay unchanged and are not marked as mirrored: the
     newer edit was mirrored concurrently, or the database is a restored backup. The sweeps find out.
-
-    Raises:
-        BrokerError: Redis cannot be written; the rest stays marked as not mirrored.
     """
     newer = []
     for page in parts(sorted(set(pks))):
@@ -31,9 +28,6 @@ def write_wanted(broker: Broker, wanted: Sequence[Wanted], *, reset: bool = Fals
 
     Return the schedules of which Redis knows a newer edit. A schedule that moves to another shard while it is leased
     is skipped, and stays marked as not mirrored until a later sweep: otherwise its point would run in both shards.
-
-    Raises:
-        BrokerError: Redis cannot be written; some entries may have been.
     """
     held = remove_tombstones(broker, {item.member for item in wanted}) if wanted else set()
     if held:
@@ -49,12 +43,6 @@ def write_wanted(broker: Broker, wanted: Sequence[Wanted], *, reset: bool = Fals
         newer |= {item.pk for item, reply in zip(items, replies, strict=True) if reply == "OLD"}
     _note_mirrored({item.pk: item.definition.generation for item in wanted if item.unnoted and item.pk not in newer})
     return sorted(newer)
-
-
-def remove_whole(broker: Broker, shard: Shard, members: Sequence[str]) -> list[str]:
-    """Remove members from a shard, whatever their generation; return those removed. Live leases stay."""
-    replies = broker.remove(shard, [(member, EXACT, "") for member in members], gone=True)
-    return [member for member, reply in zip(members, replies, strict=True) if reply != "LEASED"]
 
 
 def remove_tombstones(broker: Broker, members: set[str] | None = None) -> set[str]:

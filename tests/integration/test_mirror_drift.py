@@ -90,17 +90,13 @@ def test_each_fault_counts_once_and_a_sweep_ends_it(built, fault, expected):
     assert sync.count_differences(built).total == 0
 
 
-def test_it_tells_when_the_last_full_sweep_was_and_what_it_mended(built):
-    lose(built, Schedule.objects.get(name="s0"))
+def test_it_tells_when_the_last_full_sweep_was(built):
     began = from_ms(built.now_ms())
     sync.sweep_now(built)
     drift = sync.count_differences(built)
     assert began <= drift.swept_at <= from_ms(built.now_ms())
-    assert drift.mended == 1
-    assert 0 < drift.swept_seconds < 60 and drift.sweep_overdue_seconds == 0
-    built.write_note("swept", json.dumps({"at_ms": "garbage"}))
+    built.write_note("swept", json.dumps(["garbage", "", ""]))
     assert sync.count_differences(built).swept_at is None
-    assert sync.count_differences(built).sweep_overdue_seconds is None
 
 
 def test_the_number_of_queries_and_commands_does_not_grow_with_the_schedules(built, django_assert_num_queries):

@@ -7,10 +7,10 @@ from contextlib import closing
 
 import pytest
 from django.test import override_settings
-from django_delayq.index.engine import look
 
 from django_delayq.exceptions import BrokerError, BrokerUnavailable
 from django_delayq.index import Broker, keys, probe, scripts
+from django_delayq.index.probe import look
 from django_delayq.models import Run
 from tests.acceptance.support import wait_until
 from tests.faults.harness.proxy import Proxy
@@ -19,8 +19,6 @@ from tests.faults.harness.shapes import SLOTS, Node, free_ports
 from tests.integration.mirroring import schedule
 from tests.integration.shard import PLACE, listening
 from tests.support import make_due, run_burst
-
-ABOUT = {"redis_version": "8.8.0", "maxmemory_policy": "noeviction"}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from .judge import exit_status, find_remarks, format_span
 from .snapshot import MOST_COUNTED, Named, Problem, QueueView, Snapshot
 
 NOT_COUNTED = "not counted in time"
-PRUNED = ("at", "rows", "left", "seconds", "behind_seconds", "finished")
+PRUNED = ("at", "rows", "left", "behind_seconds", "finished")
 
 
 def as_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
