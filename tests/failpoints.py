@@ -33,7 +33,7 @@ PLACES = {
         "monitoring.alerts.states:_write_change",
     ),  # with the jobs of its messages, and not committed
     "after_alert": ("after", "monitoring.alerts.states:_tell"),  # that is committed, nothing was sent
-    "during_rebuild": ("after", "sync.rebuild:compare", "sync.rebuild:_restore"),  # a page is written
+    "during_rebuild": ("after", "sync.sweep:compare", "sync.rebuild:_restore"),  # a page is written
 }
 
 

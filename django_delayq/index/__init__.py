@@ -2,7 +2,7 @@
 
 from .broker import EXACT as EXACT
 from .broker import Broker as Broker
-from .cluster import ClusterConnectionFactory as ClusterConnectionFactory
+from .connection import ClusterConnectionFactory as ClusterConnectionFactory
 from .connection import connector as connector
 from .counters import MinuteCounts as MinuteCounts
 from .keys import Claim as Claim

@@ -12,8 +12,7 @@ from zlib import crc32
 from .. import conf
 from ..exceptions import BrokerError
 from . import keys
-from .cluster import close, node_of, primaries
-from .connection import connector, is_refusal, translated
+from .connection import close, connector, is_refusal, node_of, primaries, translated
 from .keys import LONGEST_WAIT_MS, Claim, Definition, EntryView, Mode, Settled, Settlement, Shard, Stats, grouped
 from .scripts import number, packed, read_claim, read_hint, read_settled, read_view, run_script, text, wire
 
@@ -133,7 +132,6 @@ class Broker:
         self.ask("set", self._key(name), value)
 
     def layout(self) -> str | None:
-        """Return the stored layout, as written by `claim_layout`."""
         return self.read_note("layout")
 
     def claim_layout(self, value: str) -> str:
@@ -143,7 +141,6 @@ class Broker:
         return value if standing is None else standing
 
     def heartbeat(self, now_ms: int, details: str) -> None:
-        """Store that this worker is alive, and its details."""
         self.ask("hset", self._key("worker-details"), self.worker, details)
         self.ask("zadd", self._key("workers"), {self.worker: now_ms})
 
@@ -152,7 +149,6 @@ class Broker:
         self.ask("hdel", self._key("worker-details"), self.worker)
 
     def live_workers(self, *, since_ms: int) -> int:
-        """Return the number of workers whose last heartbeat is not older."""
         return int(self.ask("zcount", self._key("workers"), since_ms, "+inf"))
 
     def workers(self) -> dict[str, tuple[int, str]]:
@@ -189,7 +185,6 @@ class Broker:
             self.ask("delete", self._key("upkeep"))
 
     def upkeep_holder(self) -> str | None:
-        """Return the worker that does the upkeep, None if there is none."""
         return self.read_note("upkeep")
 
     def forget_sweep(self) -> None:
@@ -234,7 +229,6 @@ class Broker:
         return sum(int(self.ask("unlink", name)) for name in self.find_keys())
 
     def find_keys(self) -> list[Any]:
-        """Return the name of every key under the prefix."""
         prefix, found = self.config.prefix, list[Any]()
         with translated():
             for pattern in (f"{{{prefix}:*", *keys.prefix_keys(prefix)):
@@ -244,7 +238,6 @@ class Broker:
     # -- shards and members
 
     def shard_of(self, member: str, queue: str) -> Shard:
-        """Return the shard of a member, by the configured number of shards of its queue."""
         return Shard(queue, crc32(wire(member)) % self._shard_count(queue))
 
     def shards(self, queues: Iterable[str] | None = None) -> list[Shard]:
@@ -266,9 +259,7 @@ class Broker:
     # -- for a worker
 
     def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None) -> Claim:
-        """Lease up to `limit` due members for `lease_ms`, by the server's clock: see Note [Lanes].
-
-        `most`: maximum number of leases in the shard; None for no limit.
+        """Lease up to `limit` due members for `lease_ms`: see Note [Lanes]. `most`: limit of leases in the shard.
 
         After a lost reply, the same `request` returns the members of that claim that are still held, with renewed
         leases. A lower number than the last one returns nothing. At most one open claim per process and shard.
@@ -288,10 +279,7 @@ class Broker:
     # -- for the mirror
 
     def upsert(self, shard: Shard, definitions: Sequence[Definition], *, mode: Mode = "") -> list[str]:
-        """Mirror schedules or rows, each member once; return a word for each. See upsert.lua for modes and words.
-
-        One round trip, but several runs, none of which blocks Redis for long.
-        """
+        """Mirror schedules or rows, each member once, in one round trip; return upsert.lua's word for each."""
         parts = [definitions[at : at + SCRIPT_PART] for at in range(0, len(definitions), SCRIPT_PART)]
         calls = [(shard, (self._channel, mode, packed(part))) for part in parts]
         return [word for reply in self._run_each("upsert", calls) for word in text(reply).split()]
@@ -307,7 +295,6 @@ class Broker:
         return [bool(reply) for reply in self._run_each("epoch", calls)]
 
     def epochs(self, shards: Sequence[Shard]) -> list[str | None]:
-        """Return the epoch of each shard, None if absent."""
         values = self.ask_all([methodcaller("get", self._keys(shard)["epoch"]) for shard in shards])
         return [text(value) or None if value is not None else None for value in values]
 
@@ -319,7 +306,6 @@ class Broker:
             self.ask("delete", self._keys(shard)["lease"])
 
     def drop(self, shards: Sequence[Shard]) -> None:
-        """Delete all keys of these shards except the journals, which expire."""
         for shard in shards:
             names = self._keys(shard)
             self.ask("unlink", *(name for part, name in names.items() if part != keys.OF_A_WORKER))

@@ -3,10 +3,8 @@
 Note [Counters]
 Each worker counts in memory and once a second adds its counts to the minute's hash in Redis (`worker/recorder.py`).
 Two minutes later a worker moves the hash into the table `Rollup` (`minutes.py`). So recent throughput is read from a
-few hundred sums, without a scan of the ledger.
-
-The ledger is authoritative, counters are not. A worker that crashes loses the counts of its last second, a lost reply
-of Redis may count a second twice, and what Redis loses before it is moved is lost.
+few hundred sums. The ledger is authoritative, counters are not: a crash loses the last second, a lost reply may count
+it twice, and what Redis loses before it is moved is lost.
 """
 
 from bisect import bisect_left
@@ -35,19 +33,16 @@ MOST_TASKS = 2_000
 
 #: ("points" or "jobs", queue, path of the task).
 Key = tuple[str, str, str]
-#: Counts of one key: by outcome; `lag:<bound>`, `ran:<bound>`: by wait and duration; `lag:us`, `ran:us`: their sums in
-#: µs.
+#: Counts of one key: by outcome, by wait and duration (`lag:<bound>`, `ran:<bound>`), and the sums of these in µs.
 Tally = dict[str, int]
 
 #: Names of the buckets of waits and durations. They contain the bounds, so that other bounds may be added later.
 LAG, RAN = (tuple(f"{what}:{bound}" for bound in (*BOUNDS_MS, "more")) for what in ("lag", "ran"))
-#: Names of their sums.
 LAG_SUM, RAN_SUM = "lag:us", "ran:us"
 #: An outcome that the database refused: it is not recorded, and its point or job comes due again.
 DISCARDED = "discarded"
 #: Counted in addition to the outcome: due points skipped as too late that came due while this worker was able to work.
 MISSED = "lag:missed"
-#: The reasons of these skips.
 TOO_LATE = ("missed", "max_catch_up", "catch_up_window")
 _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 
@@ -80,14 +75,12 @@ class Counts(dict[Key, Tally]):
                 tally[total] = tally.get(total, 0) + int(seconds * 1e6)
 
     def merge(self, others: Iterable[tuple[Key, Mapping[str, int]]]) -> None:
-        """Add the counts of others."""
         for key, more in others:
             for name, count in more.items():
                 self.add(key, name, count)
 
 
 def add_up(tally: Tally, more: Mapping[str, int]) -> None:
-    """Add one tally to another."""
     for name, count in more.items():
         tally[name] = tally.get(name, 0) + count
 
@@ -106,9 +99,8 @@ def outcomes(tally: Mapping[str, int]) -> dict[str, int]:
 
 
 def percentile(tally: Mapping[str, int], buckets: tuple[str, ...], share: float) -> float | None:
-    """Return the seconds within which this share waited (LAG) or ran (RAN); None if there are no counts.
-
-    This is the upper bound of a bucket: up to twice the true value, and at most the last bound.
+    """Return the seconds within which this share waited (LAG) or ran (RAN), as the bound of a bucket: up to twice the
+    true value; None if there are no counts.
     """
     wanted = share * sum(tally.get(name, 0) for name in buckets)
     if not wanted:
@@ -121,7 +113,6 @@ def percentile(tally: Mapping[str, int], buckets: tuple[str, ...], share: float)
 
 
 def field_of(kind: str, name: str, task: str) -> str:
-    """Return the field of a number in the hash of its queue."""
     return f"{kind} {name} {task}"
 
 
@@ -172,7 +163,6 @@ class MinuteCounts:
         return [minute for each in found if (minute := number(text(each))) is not None and first <= minute <= last]
 
     def read(self, queue: str, minute: int) -> Counts:
-        """Return the counts of a minute."""
         try:
             found = self.broker.ask("hgetall", self._name(queue, minute))
         except DamagedKeys:
@@ -180,7 +170,6 @@ class MinuteCounts:
         return decode(queue, {text(field): text(value) for field, value in found.items()})
 
     def forget(self, queue: str, minute: int) -> None:
-        """Delete a minute."""
         self.broker.ask("unlink", self._name(queue, minute))
         self.broker.ask("zrem", self._name(queue, "minutes"), minute)
 

@@ -9,16 +9,14 @@ from typing import Literal, NamedTuple, TypeVar
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 
-#: Parts of a shard, in the order in which every script receives them. Each process has its own journal.
-PARTS = (
-    "due", "ready", "jobs", "jobs-ready", "point", "gen", "priority", "lease", "attempts", "epoch", "journal",
-)  # fmt: skip
-#: Redis type of each part. A key with another type was written by another program.
+#: Parts of a shard, in the order in which every script receives them, with their Redis types. A key with another type
+#: was written by another program.
 TYPES = {
-    **dict.fromkeys(("due", "ready", "jobs", "jobs-ready"), "zset"),
-    **dict.fromkeys(("point", "gen", "priority", "lease", "attempts"), "hash"),
-    **dict.fromkeys(("epoch", "journal"), "string"),
-}
+    "due": "zset", "ready": "zset", "jobs": "zset", "jobs-ready": "zset",
+    "point": "hash", "gen": "hash", "priority": "hash", "lease": "hash", "attempts": "hash",
+    "epoch": "string", "journal": "string",
+}  # fmt: skip
+PARTS = tuple(TYPES)
 #: The part whose key ends with the name of the calling process.
 OF_A_WORKER = "journal"
 #: Keys that belong to no shard, with their Redis types: see DECISIONS.md.
@@ -63,7 +61,6 @@ def wake_channel(prefix: str) -> str:
 
 
 def prefix_keys(prefix: str) -> dict[str, str]:
-    """Return the keys that belong to no shard, each with its Redis type."""
     return {f"{prefix}:{name}": kind for name, kind in OF_THE_PREFIX.items()}
 
 
@@ -103,8 +100,7 @@ class Entry:
 class Claim(NamedTuple):
     """The reply to a claim. `head_ms` is the score of the shard's next member after the claim, None if empty.
 
-    `epoch` is None if the shard was flushed and must be rebuilt; nothing is claimed then. `holder` is the value of
-    each lease: fence, space, worker.
+    `epoch` is None if the shard was flushed; nothing is claimed then. `holder` is the value of each lease.
     """
 
     now_ms: int
@@ -135,10 +131,8 @@ class Settled(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """A schedule or a row to mirror. `wake_ms` 0 means now, by the server's clock.
-
-    A row's `generation` is `chain.generation_of_run`. `expected` is a newer generation found in Redis, to be
-    overwritten; else ''.
+    """A schedule or a row to mirror. `wake_ms` 0 means now, by the server's clock. `expected` is a newer generation
+    found in Redis, to be overwritten; else ''.
     """
 
     member: str

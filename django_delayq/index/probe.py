@@ -2,12 +2,9 @@
 
 Note [Refuse or warn]
 A worker refuses a server that would silently lose or falsify due points later: one that evicts keys, or does not run
-the scripts as required. It warns once, in its log, of problems without immediate cost or certainty. The rest (no
-persistence: workers rebuild) is left to `check --deploy`.
-
-Workers examine servers at start, and again when a run id changes: the server was restarted, or a replica with another
-version, other settings or other users replaced it. A refusal at that time is a drain: running tasks are still
-recorded.
+the scripts as required. It warns once, in its log, of problems without immediate cost or certainty. It examines servers
+at start, and again when a run id changes: the server was restarted or replaced. A refusal at that time is a drain:
+running tasks are still recorded.
 """
 
 import logging
@@ -20,8 +17,7 @@ from .. import conf
 from ..exceptions import BrokerError
 from . import keys
 from .broker import EXACT, Broker
-from .cluster import node_of, primaries
-from .connection import is_refusal, translated
+from .connection import is_refusal, node_of, primaries, translated
 from .keys import Shard
 
 logger = logging.getLogger("django_delayq.worker")
@@ -46,8 +42,8 @@ class UnfitServer(BrokerError):
 class Look(NamedTuple):
     """The state of one server (one primary of a cluster). `name` is its address in a cluster, else ''.
 
-    `about` is INFO, empty if refused. `fault` is how it deviates from what the scripts need; '' if it does not, or has
-    no shard of ours. `ahead_seconds`: bounds of its clock minus this machine's, given the duration of the round trip.
+    `about` is INFO, empty if refused. `fault` is how it deviates from what the scripts need. `ahead_seconds`: bounds of
+    its clock minus this machine's.
     """
 
     name: str
@@ -76,8 +72,6 @@ def examine(broker: Broker, said: set[str]) -> None:
 
     Raises:
         UnfitServer: A server is not fit; the message says what to do.
-        BrokerUnavailable: A server does not answer, or cannot write to its disk.
-        BrokerError: The login is refused.
     """
     found = find_problems(look(broker))
     for finding in found:

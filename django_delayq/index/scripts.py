@@ -10,8 +10,8 @@ from importlib.resources import files
 from typing import Any
 
 from redis import exceptions as errors
+from redis.cluster import RedisCluster
 
-from .cluster import pipelines
 from .connection import FAILURES, raise_translated
 from .keys import Claim, Entry, EntryView, Settled, Shard
 
@@ -31,9 +31,7 @@ def load(name: str) -> tuple[str, str]:
 
 def run_script(client: Any, name: str, calls: Sequence[tuple[tuple[bytes, ...], Sequence[Argument]]]) -> list[Any]:
     """Run a script for each call, (keys, arguments), in one round trip; two if the server does not know it; one per
-    call in a cluster.
-
-    Raises the first error, as `translated` does; other calls may have been executed.
+    call in a cluster. Raises the first error, as `translated` does; other calls may have been executed.
     """
     text, sha = load(name)
     try:
@@ -54,7 +52,7 @@ def run_script(client: Any, name: str, calls: Sequence[tuple[tuple[bytes, ...], 
 
 
 def _execute(client: Any, requests: Sequence[Sequence[Argument]]) -> list[Any]:
-    if len(requests) > 1 and pipelines(client):
+    if len(requests) > 1 and not isinstance(client, RedisCluster):  # which refuses EVALSHA in pipelines
         pipeline = client.pipeline(transaction=False)
         for request in requests:
             _send(pipeline, request)
@@ -76,7 +74,6 @@ def text(value: Any) -> str:
 
 
 def wire(member: str) -> bytes:
-    """Return a member as Redis stores it."""
     return member.encode("utf-8", "surrogateescape")
 
 

@@ -34,7 +34,6 @@ _checked: tuple[object, float] = None, 0.0
 
 
 def connect() -> None:
-    """Connect every receiver once."""
     for model in heirs(Schedule):
         pre_save.connect(_receive_raw, sender=model, dispatch_uid="django_delayq.raw")
         post_save.connect(_mirror_saved, sender=model, dispatch_uid="django_delayq.saved")
@@ -80,10 +79,7 @@ def _mirror_deletions(entries: Sequence[tuple[int, str, int]], using: str, **kwa
 
 
 def put_after_commit(runs: Sequence[AnyRun], *, using: str, then: Callable[[], object] | None = None) -> None:
-    """Put rows into Redis after the transaction commits, then call `then`. Never raises because of Redis.
-
-    The rows of one transaction or savepoint are put with one script per shard.
-    """
+    """Put rows into Redis after the transaction commits, then call `then`. Never raises because of Redis."""
     connection: Any = connections[using]
     pending = _find_pending(connection) if connection.in_atomic_block and conf.get_config().mirror else None
     put = pending or _Put()
@@ -97,7 +93,7 @@ def put_after_commit(runs: Sequence[AnyRun], *, using: str, then: Callable[[], o
 
 @dataclass(slots=True)
 class _Put:
-    """The rows that one transaction puts, and what is called afterwards."""
+    """The rows that one transaction or savepoint puts, with one script per shard, and what is called afterwards."""
 
     runs: list[AnyRun] = field(default_factory=list)
     calls: list[Callable[[], object]] = field(default_factory=list)
@@ -109,12 +105,8 @@ class _Put:
 
 
 def _find_pending(connection: Any) -> _Put | None:
-    """Return the pending rows of the same savepoint; None if there are none, or they were rolled back.
-
-    Also None in the transaction of a `TestCase`, which keeps hooks that were called; `captureOnCommitCallbacks` sees
-    new ones only.
-    """
-    if getattr(connection.atomic_blocks[-1], "_from_testcase", False):
+    """Return the pending rows of the same savepoint; None if there are none, or they were rolled back."""
+    if getattr(connection.atomic_blocks[-1], "_from_testcase", False):  # it keeps hooks that were called
         return None
     at, savepoints, put = getattr(connection, "_delayq_put", (-1, None, None))
     hooks = connection.run_on_commit
@@ -136,10 +128,8 @@ def follow_after_commit(write: Callable[[Broker], object], *, using: str, what: 
 
 
 def move_now(run: AnyRun, when: datetime) -> bool:
-    """Let a waiting row come due at another time; return False if a worker has it.
-
-    Raises what `web.ask` does, and `ForeignLayout` if the index is another database's, or is being rebuilt with another
-    layout.
+    """Let a waiting row come due at another time; return False if a worker has it. Raises what `web.ask` does, and
+    `ForeignLayout`.
     """
 
     def move(broker: Broker) -> bool:
@@ -150,9 +140,8 @@ def move_now(run: AnyRun, when: datetime) -> bool:
 
 
 def _attempt(what: str, write: Callable[[Broker], object], *, seldom: bool = False) -> None:
-    """Write to Redis if it is available and this database's. Errors are logged once per opening of the breaker.
-
-    `seldom`: check the owner only once in CHECK_SECONDS, so that a job costs one script.
+    """Write to Redis if it is available and this database's; log errors. `seldom`: check the layout only once in
+    CHECK_SECONDS, so that a job costs one script.
     """
 
     def checked(broker: Broker) -> None:

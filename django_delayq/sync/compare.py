@@ -38,10 +38,7 @@ NOTHING = EntryView(None, None, None, leased=False)
 
 
 def compare(broker: Broker, queues: Mapping[int, str], *, dry_run: bool = False) -> list[str]:
-    """Compare the schedules of these keys, in these queues; correct what differs, unless in a `dry_run`.
-
-    Return one line per difference. Schedules that have just moved to another queue are left to the delta sweep.
-    """
+    """Compare schedules, {primary key: queue}; correct what differs, unless in a `dry_run`; return a line for each."""
     now_ms = broker.now_ms()
     views = broker.views([(chain.member_of(pk), queue) for pk, queue in queues.items()])
     held = dict(zip(queues, views, strict=True))
@@ -49,7 +46,7 @@ def compare(broker: Broker, queues: Mapping[int, str], *, dry_run: bool = False)
     outdated: list[Wanted] = []
     damaged: list[Wanted] = []
     for item in read_wanted(keys_of(queues), note=not dry_run):
-        if queues.get(item.pk) != item.queue:
+        if queues.get(item.pk) != item.queue:  # has just moved: left to the delta sweep
             continue
         view = held[item.pk]
         difference = find_difference(item, view, now_ms)

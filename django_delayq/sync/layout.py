@@ -11,10 +11,10 @@ shard, and both would run. So it is refused once the database has rows for that 
 
 Note [Releases of one layout]
 Releases with the same `conf.LAYOUT` work side by side. A release that cannot work beside the former one raises it,
-and adds a migration, empty if need be, whose name ends with `_layout_<number>`. So the database decides which layout
-is in force, even after a flush. A worker with a lower layout drains and refuses to start again; one with a higher
-layout waits for `migrate`. Redis stores the layout of the index; a worker with another one rebuilds it, see
-`switch.py`. Every release must be able to read its database and version; the rest may change with the version.
+and adds a migration whose name ends with `_layout_<number>`. So the database decides which layout is in force, even
+after a flush. A worker with a lower layout drains and refuses to start again; one with a higher layout waits for
+`migrate`. Redis stores the layout of the index; a worker with another one rebuilds it, see `switch.py`. Every release
+must be able to read its database and version; the rest may change with the version.
 """
 
 import hashlib
@@ -73,7 +73,6 @@ class Layout:
     switching: bool = False
 
     def text(self) -> str:
-        """Return the layout as Redis stores it."""
         return json.dumps(asdict(self), sort_keys=True)
 
     def find_difference(self, own: "Layout") -> str:
@@ -89,20 +88,13 @@ class Layout:
 
 
 def own_layout(broker: Broker) -> Layout:
-    """Return the layout of this process, from its release and settings."""
     config = broker.config
     return Layout(fingerprint(), conf.LAYOUT, {queue: config.shard_count(queue) for queue in config.queues})
 
 
 def check_layout(broker: Broker, *, claim: bool = True) -> None:
-    """Claim the prefix for this database and layout, or check that it is theirs already.
-
-    Without `claim` nothing is written, and an unclaimed prefix passes.
-
-    Raises:
-        ForeignLayout: See `read_layout`.
-        OtherLayout: The index is this database's, but has another layout or number of shards.
-        OutdatedRelease, PendingMigrations: The prefix is unclaimed, see `check_release`.
+    """Claim the prefix for this database and layout, or check that it is theirs already. Without `claim` nothing is
+    written, and an unclaimed prefix passes. Raises `OtherLayout`, and what `read_layout` and `check_release` do.
     """
     own, text = own_layout(broker), broker.layout()
     if claim and _parse(text) is None:
@@ -122,12 +114,7 @@ def check_layout(broker: Broker, *, claim: bool = True) -> None:
 
 
 def check_release() -> None:
-    """Compare this release with the database. See Note [Releases of one layout].
-
-    Raises:
-        OutdatedRelease: The database has a higher layout.
-        PendingMigrations: `migrate` was not run for this release.
-    """
+    """Raise OutdatedRelease or PendingMigrations, if that is so. See Note [Releases of one layout]."""
     using = ledger.database()
     applied = set(_migrations(using).values_list("name", flat=True))
     if not applied:  # the tables were created without migrations, as in some test suites
@@ -161,10 +148,8 @@ def store_layout(broker: Broker) -> None:
 
 
 def read_layout(broker: Broker, text: str | None) -> Layout:
-    """Return the layout stored as `text`, or one without shards if there is none.
-
-    Raises:
-        ForeignLayout: It is another database's, or see Note [Queues of other settings].
+    """Return the layout stored as `text`, or one without shards if there is none; raises ForeignLayout if it is another
+    database's, or see Note [Queues of other settings].
     """
     standing = _parse(text)
     if standing is None:
@@ -193,7 +178,6 @@ def _is_in_use(queue: str) -> bool:
 
 
 def _parse(text: str | None) -> Layout | None:
-    """Return a stored layout, or None if it is missing or invalid."""
     try:
         value = json.loads(text or "")
         database, version, shards = value["database"], value["version"], value.get("shards")

@@ -58,7 +58,6 @@ class Mark:
 
     @classmethod
     def read(cls, broker: Broker) -> "Mark | None":
-        """Return the stored mark; None if it is missing or invalid."""
         try:
             seen, gaps = json.loads(broker.read_note("missed") or "")
             return cls(int(seen), [Gap(int(first), int(last), int(since)) for first, last, since in gaps])
@@ -112,7 +111,6 @@ def _rows() -> "QuerySet[Run, tuple[int, str, bool]]":
 
 
 def _put_above(broker: Broker, mark: Mark) -> int:
-    """Put the rows above the mark, and move the mark."""
     count, notes_gaps = 0, _has_gaps()
     for _ in range(MOST_PAGES):
         page = list(_rows().filter(pk__gt=mark.seen)[:PAGE])
@@ -148,6 +146,5 @@ def _put_from_gaps(broker: Broker, mark: Mark) -> int:
 
 
 def _split(gap: Gap, pks: Sequence[int]) -> list[Gap]:
-    """Return what is left of a gap without these keys."""
     pairs = pairwise([gap.first - 1, *pks, gap.last + 1])
     return [Gap(before + 1, after - 1, gap.since) for before, after in pairs if after - before > 1]

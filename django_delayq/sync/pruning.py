@@ -3,9 +3,8 @@
 Note [Passes of pruning]
 The worker with the upkeep lease prunes (`worker/upkeep.py`, Note [One lease]). A pass visits all schedules; the next
 is due EVERY_SECONDS after its end. After each batch the worker does its small chores, and rests for RESTS times its
-duration, which leaves a database with one writer to others. A pass that other work interrupts notes its position, and
-is due again immediately. If the worker dies, the next one continues from the last note. Concurrent passes are
-harmless: each skips rows that the other has locked.
+duration, which leaves a database with one writer to others. A pass that is interrupted notes its position, and is due
+again immediately. Concurrent passes are harmless: each skips rows that the other has locked.
 """
 
 import json
@@ -71,8 +70,7 @@ def prune_if_due(
 ) -> LastPass | None:
     """Prune if it is due; return the pass, or None. See Note [Passes of pruning].
 
-    Continues the last pass if it was interrupted, or failed. `go_on` is called after each batch; the pass is
-    interrupted if it returns False, or after `seconds`.
+    The pass is interrupted if `go_on`, called after each batch, returns False, or after `seconds`.
     """
     last = read_last(broker)
     if last is not None and last.finished and 0 <= broker.now_ms() - last.at_ms < EVERY_SECONDS * 1000:

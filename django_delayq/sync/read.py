@@ -2,11 +2,10 @@
 
 Note [Digest]
 `ScheduleState.mirrored_digest` describes what was mirrored last: `effective_from`, a checksum of the timing fields,
-and a checksum of the fields that decide where a schedule waits and when it is woken. It is written together with the
-next point. Through Django, an edit of the timing moves `effective_from`, and every edit sets a generation that is not
-mirrored yet; SQL does neither. So an edit past Django has changed the first checksum without `effective_from`, or the
-second checksum of a row that looks mirrored. SQL that also moves `effective_from` (or the generation, for the second
-checksum) counts as an edit through Django: its author decides what happens to points that fell due before.
+and a checksum of the fields that decide where a schedule waits and when it is woken. Through Django, an edit of the
+timing moves `effective_from`, and every edit sets a generation that is not mirrored yet; SQL does neither. So an edit
+past Django has changed the first checksum without `effective_from`, or the second one of a row that looks mirrored.
+SQL that also moves `effective_from` or the generation counts as an edit through Django.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
-from typing import NamedTuple
 from zlib import crc32
 
 from django.db import transaction
@@ -52,21 +50,14 @@ def sum_of_waiting(queue: str, jitter: timedelta, name: str) -> str:
     return f"{crc32(repr(waiting).encode()):08x}"
 
 
-class PastDjango(NamedTuple):
-    """What SQL changed since a definition was mirrored: its timing (`retimed`), its queue or jitter (`moved`)."""
-
-    retimed: bool
-    moved: bool
-
-
-def find_edit_past_django(schedule: ScheduleRow, digest: str) -> PastDjango | None:
-    """Return what SQL changed in a definition since it was mirrored, or None. See Note [Digest]."""
+def find_edit_past_django(schedule: ScheduleRow, digest: str) -> tuple[bool, bool] | None:
+    """Return whether SQL changed the timing, and the queue or jitter, since it was mirrored; None for neither."""
     old, new = schedule.state.mirrored_digest.split(":"), digest.split(":")
     if len(old) != len(new) or old[0] != new[0]:  # never mirrored, or with another VERSION
         return None
     retimed = old[1] == new[1] and old[2] != new[2]
     moved = old[3] != new[3] and (retimed or schedule.generation == schedule.synced_generation)
-    return PastDjango(retimed, moved) if retimed or moved else None
+    return (retimed, moved) if retimed or moved else None
 
 
 @dataclass(slots=True)
@@ -86,19 +77,16 @@ class Wanted:
     awaited: bool = False
     past_django: bool = False
 
-    @property
-    def member(self) -> str:
-        return self.definition.member
 
-
-def _definition(
-    pk: int, name: str, jitter: timedelta, generation: int, point: datetime | None, priority: int
-) -> Definition:
+def _want(
+    pk: int, queue: str, name: str, jitter: timedelta, generation: int, priority: int, point: datetime | None
+) -> Wanted:
     point_ms = wake_ms = 0
     if point is not None:
         point_ms = to_ms(point)
         wake_ms = to_ms(wake_at(point, jitter, name)) if jitter else point_ms
-    return Definition(chain.member_of(pk), generation, point_ms, wake_ms, priority=priority)
+    definition = Definition(chain.member_of(pk), generation, point_ms, wake_ms, priority=priority)
+    return Wanted(pk, name, queue, definition, point)
 
 
 #: The columns that `read_settled` reads. The last is True if a schedule is mirrored and active, and everything before
@@ -127,7 +115,7 @@ def read_settled(pks: Collection[int]) -> tuple[list[Wanted], dict[int, str]]:
         if pk not in mine:
             continue
         if sound and pk not in begun and digest.endswith(sum_of_waiting(queue, jitter, name)):
-            settled.append(Wanted(pk, name, queue, _definition(pk, name, jitter, generation, point, priority), point))
+            settled.append(_want(pk, queue, name, jitter, generation, priority, point))
         else:
             others[pk] = queue
     return settled, others
@@ -136,8 +124,7 @@ def read_settled(pks: Collection[int]) -> tuple[list[Wanted], dict[int, str]]:
 def read_wanted(pks: Collection[int], *, note: bool = True) -> list[Wanted]:
     """Read definitions and compute what Redis should hold of each; with `note`, store the result in their states.
 
-    Independent of Redis, so a state records what a definition left undecided even if Redis is unavailable. A
-    definition that was edited past Django becomes a new version: it gets a generation, and a new `effective_from` if
+    A definition that was edited past Django becomes a new version: it gets a generation, and a new `effective_from` if
     its timing changed. Locked rows are left to the next sweep. A `range` means all keys in it.
     """
     schedules = ledger.load_schedules(pks)
@@ -167,15 +154,11 @@ def _work_out(schedule: ScheduleRow, digest: str, waiting: datetime | None, note
             point = undecided  # its claimer decides it, and records what else the old definition left
     elif schedule.enabled:  # otherwise the worker that claims it closes it
         point = waiting if point is None else min(waiting, point)
-    return Wanted(
-        schedule.pk,
-        schedule.name,
-        schedule.queue,
-        _definition(schedule.pk, schedule.name, schedule.jitter, schedule.generation, point, schedule.priority),
-        point,
-        unnoted=schedule.synced_generation != schedule.generation,
-        awaited=point is not None and point == waiting,
-    )
+    row = schedule
+    wanted = _want(row.pk, row.queue, row.name, row.jitter, row.generation, row.priority, point)
+    wanted.unnoted = row.synced_generation != row.generation
+    wanted.awaited = point is not None and point == waiting
+    return wanted
 
 
 class _Notes:
@@ -228,18 +211,18 @@ class _Notes:
         return locked
 
 
-def _begin_versions(schedules: Mapping[int, ScheduleRow], edited: Mapping[int, PastDjango]) -> set[int]:
+def _begin_versions(schedules: Mapping[int, ScheduleRow], edited: Mapping[int, tuple[bool, bool]]) -> set[int]:
     """Give rows that SQL edited a new version, as `Schedule.save` does; return the locked keys."""
     using = ledger.database()
     written = Schedule._base_manager.using(using)
     with ledger.writing(using):
         locked = ledger.leave_locked(Schedule, list(edited), using)
         free = {pk: what for pk, what in edited.items() if pk not in locked}
-        for retimed, more in ((True, moved()), (False, {})):
-            pks = [pk for pk, what in free.items() if what.retimed is retimed]
+        for wanted, more in ((True, moved()), (False, {})):
+            pks = [pk for pk, (retimed, _) in free.items() if retimed is wanted]
             written.filter(pk__in=pks).update(generation=next_generation(), **more)
         # The former queue is unknown: remove them from every other queue before they enter the new shards.
-        gone = [schedules[pk] for pk, what in free.items() if what.moved]
+        gone = [schedules[pk] for pk, (_, elsewhere) in free.items() if elsewhere]
         queues = conf.get_config().queues
         others = [(row.pk, queue, row.generation) for row in gone for queue in queues if queue != row.queue]
         Tombstone.add(others, using=using)

@@ -2,9 +2,8 @@
 
 Note [What was mirrored goes back as it was]
 After a flush, `next_due_at`, written with the last outcome, is the first missing point of nearly every schedule. Such
-entries are restored from the columns, without computing a point: this determines how long a rebuild takes.
-`read_settled` has the conditions; other schedules are computed as in a sweep. If SQL or new time zone data has
-changed when a restored schedule is due, the next full sweep or claim finds out, as before the flush.
+entries are restored from the columns, without computing a point: this determines how long a rebuild takes. Other
+schedules are computed as in a sweep. What SQL or new time zone data has changed, the next full sweep or claim finds.
 
 Note [One worker rebuilds]
 The worker that sets the mark `building:<id>` in place of a missing epoch rebuilds that shard, and all flushed shards.
@@ -58,8 +57,7 @@ def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool
     """Fill flushed shards from the database; return True if they are built now.
 
     Return False if there was nothing to do, Redis was flushed again, or `go_on`, called before the first page and
-    after each, returned False. Idempotent and safe during claims: see `chain.py`, Note [First missing point]. After an
-    error, the next worker that finds the shards flushed starts over.
+    after each, returned False. Idempotent and safe during claims: see `chain.py`, Note [First missing point].
     """
     build = Build(broker, shards)
     if not build.shards or not go_on():
@@ -75,13 +73,11 @@ def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool
 
 
 def find_unbuilt(broker: Broker) -> list[Shard]:
-    """Return the shards that were flushed and are not rebuilt."""
     shards = broker.shards()
     return [shard for shard, epoch in zip(shards, broker.epochs(shards), strict=True) if not is_built(epoch)]
 
 
 def _fill(broker: Broker, flushed: Set[Shard]) -> Iterator[object]:
-    """Fill these shards from the database, page by page."""
     names = sorted({shard.queue for shard in flushed})
     due = queues_of(queue__in=names, enabled=True, state__next_due_at__isnull=False).order_by("state__next_due_at")
     first = [pk for pk, _ in due[:FIRST]]
@@ -102,7 +98,7 @@ def _fill(broker: Broker, flushed: Set[Shard]) -> Iterator[object]:
 def _restore(broker: Broker, flushed: Set[Shard], page: Collection[int]) -> None:
     """Restore schedules. See Note [What was mirrored goes back as it was]."""
     settled, others = read_settled(page)
-    write_wanted(broker, [item for item in settled if broker.shard_of(item.member, item.queue) in flushed])
+    write_wanted(broker, [item for item in settled if broker.shard_of(item.definition.member, item.queue) in flushed])
     rest = {pk: queue for pk, queue in others.items() if broker.shard_of(member_of(pk), queue) in flushed}
     if rest:
         compare(broker, rest)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from .. import ledger
-from ..index import Broker, Definition, Shard
+from ..index import Broker, Definition
 from ..index.keys import LONGEST_WAIT_MS, Mode, grouped
 from ..ledger import chain
 from ..ledger.rows import AnyRun
@@ -21,14 +21,9 @@ def put_runs(broker: Broker, runs: Sequence[AnyRun], *, mode: Mode = "new") -> i
     With the mode "reset", damaged entries are written too. Putting a row late or repeatedly is harmless: existing
     entries stay, and the worker that claims a row finds out if it has ended.
     """
-    shards = grouped(runs, lambda run: shard_of(broker, run))
+    shards = grouped(runs, lambda run: broker.shard_of(chain.member_of_run(run), run.queue))
     words = [broker.upsert(shard, list(map(definition_of, group)), mode=mode) for shard, group in shards.items()]
     return sum(reply.count("NEW") for reply in words)
-
-
-def shard_of(broker: Broker, run: AnyRun) -> Shard:
-    """Return the shard of a row's member."""
-    return broker.shard_of(chain.member_of_run(run), run.queue)
 
 
 def definition_of(run: AnyRun) -> Definition:
@@ -45,12 +40,10 @@ def definition_of(run: AnyRun) -> Definition:
 
 
 def move_run(broker: Broker, run: AnyRun, when: datetime) -> bool:
-    """Let a waiting row come due at another time; return False if a worker has it.
-
-    A missing row is added, so that a late put does not let a worker start it earlier.
-    """
-    at_ms, shard, word = to_ms(when), shard_of(broker, run), ""
+    """Let a waiting row come due at another time, or add it: its put may be late. Return False if a worker has it."""
+    at_ms, word = to_ms(when), ""
     item = definition_of(run)._replace(point_ms=at_ms, wake_ms=at_ms)
+    shard = broker.shard_of(item.member, run.queue)
     for mode in _MOVING:
         [word] = broker.upsert(shard, [item], mode=mode)
         if word in ("MOVED", "NEW", "LEASED"):
@@ -60,7 +53,8 @@ def move_run(broker: Broker, run: AnyRun, when: datetime) -> bool:
 
 def forget_run(broker: Broker, run: AnyRun) -> None:
     """Remove a row from Redis that must not start; one that was retried in the meantime stays."""
-    broker.remove(shard_of(broker, run), [(chain.member_of_run(run), chain.generation_of_run(run), "")], gone=True)
+    member, generation = chain.member_of_run(run), chain.generation_of_run(run)
+    broker.remove(broker.shard_of(member, run.queue), [(member, generation, "")], gone=True)
 
 
 def put_back(broker: Broker, runs: Sequence[AnyRun], *, dry_run: bool = False) -> list[str]:

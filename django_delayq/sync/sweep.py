@@ -1,4 +1,4 @@
-"""The sweeps that correct the mirror, whatever was missed: delta and full.
+"""The sweeps that correct the mirror, whatever was missed: delta and full. Between them, differences are counted.
 
 Note [When a full sweep is due]
 The next sweep is due if the record of the last one is older than FULL_SECONDS or missing (a flush, or another
@@ -8,16 +8,21 @@ upkeep lease makes the sweep (`worker/upkeep.py`, Note [One lease]).
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
+from django.db.models import Q
+
 from .. import ledger
 from ..index import EXACT, Broker, Shard
+from ..index.keys import is_built
 from ..ledger import chain
-from ..models import Run, Schedule, Tombstone
+from ..models import Condition, Run, Schedule, ScheduleState, Tombstone
 from ..recurrence import from_ms
+from ..recurrence.point import EPOCH, utcnow
 from .compare import compare
 from .layout import check_layout, fingerprint, store_layout
 from .missing import put_missing
@@ -28,6 +33,8 @@ from .write import remove_oldest, sync
 
 #: Maximum delay until damage, or an edit by SQL, is found, in seconds.
 FULL_SECONDS = 600.0
+#: Maximum rows per count of differences, which takes about a second.
+MOST_COMPARED = 2_000_000
 GoOn = Callable[[int], bool]
 
 
@@ -68,10 +75,7 @@ def delta_sweep(broker: Broker, *, rows: bool = True) -> int:
 
 
 def _mirror_edits(broker: Broker, pks: Sequence[int]) -> int:
-    """Mirror the edits of a page that are left; return how many are mirrored now, by any worker.
-
-    Locked rows, and rows that must not leave their shard yet, do not count: the caller would repeat endlessly.
-    """
+    """Mirror the edits of a page that are left; return how many are mirrored now, by any worker."""
     rows = ledger.reader(Schedule, "id", ("pk",), ledger.database())
     unmirrored = " AND generation <> synced_generation"
     newer = sync(broker, [pk for (pk,) in rows.read(pks, unmirrored)])
@@ -81,9 +85,8 @@ def _mirror_edits(broker: Broker, pks: Sequence[int]) -> int:
 
 
 def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: GoOn = lambda checked: True) -> Report:
-    """Compare every definition, member and open run with Redis, and correct what differs. Builds flushed shards.
-
-    `go_on` is called after each page with the number of schedules checked so far; the sweep ends if it returns False.
+    """Compare every definition, member and open run with Redis, and correct what differs. Builds flushed shards. Ends
+    if `go_on`, called after each page with the number of schedules checked so far, returns False.
     """
     report = Report()
     build = Build(broker, [] if dry_run else broker.shards())
@@ -146,17 +149,11 @@ def read_last(broker: Broker) -> LastSweep | None:
         return None
 
 
-def is_due(broker: Broker) -> bool:
-    """Return True if a full sweep is due. See Note [When a full sweep is due]."""
-    last = read_last(broker)
-    if last is None or last.database != fingerprint() or last.run_ids != broker.run_ids():
-        return True
-    return not 0 <= broker.now_ms() - last.at_ms < FULL_SECONDS * 1000
-
-
 def sweep_if_due(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report | None:
-    """Make a full sweep if one is due; otherwise return None. After an error or an interruption, the next starts over."""
-    if not is_due(broker):
+    """Make a full sweep if one is due; otherwise return None. See Note [When a full sweep is due]."""
+    last = read_last(broker)
+    known = last is not None and (last.database, last.run_ids) == (fingerprint(), broker.run_ids())
+    if last is not None and known and 0 <= broker.now_ms() - last.at_ms < FULL_SECONDS * 1000:
         return None
     check_layout(broker)
     return sweep_now(broker, go_on=go_on)
@@ -172,12 +169,70 @@ def sweep_now(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report:
 
 
 def adopt(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report:
-    """Take the prefix over for this database, whatever its former owner: restored, copied or moved databases.
-
-    Workers of the other database end at their next claim or sweep, within 30 s, and cannot settle what they still
-    execute. What workers of this database execute at that moment may be executed again. After an error, run it again.
+    """Take the prefix over for this database, whatever its former owner. Workers of the other database end within 30 s,
+    and cannot settle what they still execute; what workers of this one execute may be executed again.
     """
     store_layout(broker)
     broker.forget_sweep()
     broker.take_over(broker.shards())
     return sweep_now(broker, go_on=go_on)
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """The minimum number of entries that differ. Wrong values, and missing entries that superfluous ones offset, do not
+    show. An entry may count between its commit and its write to Redis.
+    """
+
+    #: Edits, and deletions and moves, that are not mirrored yet.
+    unmirrored: int
+    tombstones: int
+    #: Entries missing in Redis, and members in Redis without a row, beyond those that are not mirrored yet.
+    missing: int
+    ghosts: int
+    #: Entries with a missing or superfluous part: score, point or generation.
+    torn: int
+    unbuilt: int  # shards
+    #: When the last full sweep ended, by Redis' clock; None if unknown.
+    swept_at: datetime | None = None
+    #: True if a count reached its limit: `missing` and `ghosts` are then 0, the others are minimums.
+    capped: bool = False
+
+    @property
+    def total(self) -> int:
+        """The sum, in which each differing entry counts once."""
+        return self.unmirrored + self.tombstones + self.missing + self.ghosts + self.torn + self.unbuilt
+
+
+def count_differences(broker: Broker, *, most: int = MOST_COMPARED, unnamed: Collection[str] = ()) -> Differences:
+    """Count the differences, with two queries of up to `most` index entries per count, and two round trips to Redis.
+    With `unnamed` queues, which the settings do not name, `missing` and `ghosts` are not counted.
+    """
+    using = ledger.database()
+    states = ScheduleState._base_manager.using(using)
+    counts = ledger.count_up_to(
+        most,
+        Schedule.objects.using(using).unmirrored().order_by("generation"),
+        Tombstone._base_manager.using(using).all(),
+        states.filter(next_due_at__gte=EPOCH),  # a bound, not `is not null`: SQLite then counts on the index
+        # A schedule with an invalid recurrence and an undecided point keeps its entry until a worker claims it.
+        states.filter(Q(next_due_at__range=(EPOCH, utcnow()), condition=Condition.PARKED)),
+    )
+    rows, more = ledger.count_open_apart(most)
+    capped = more or max(counts) > most
+    unmirrored, tombstones, waiting, parked = (min(count, most) for count in counts)
+    stats = broker.stats(broker.shards())
+    parts = [(item.members, item.points, item.generations) for item in stats]
+    surplus = sum(item.members for item in stats) - waiting - rows
+    comparable = not capped and not unnamed
+    last = read_last(broker)
+    return Differences(
+        unmirrored=unmirrored,
+        tombstones=tombstones,
+        missing=max(0, -surplus - parked - unmirrored) if comparable else 0,
+        ghosts=max(0, surplus - unmirrored - tombstones) if comparable else 0,
+        torn=sum(max(counts) - min(counts) for counts in parts),
+        unbuilt=sum(not is_built(item.epoch) for item in stats),
+        swept_at=None if last is None else from_ms(last.at_ms),
+        capped=capped,
+    )

@@ -1,10 +1,9 @@
 """Switches the index in Redis to the layout of a new release, or to other shards, once no worker uses the old one.
 
 Note [A new layout is rebuilt after all older workers end]
-No entry is moved while workers run: an index of another layout is rebuilt as after a flush. A worker with another
-layout waits, and names the workers for which it waits. These end when they are restarted, or by themselves if
-`migrate` has raised the layout; their points come due again. The switch also waits for the leases of killed workers,
-which look like those of workers that do not report. So no point is executed twice at the same time.
+An index of another layout is rebuilt as after a flush. A worker with another layout waits, and names the workers for
+which it waits. These end when they are restarted, or by themselves if `migrate` has raised the layout; their points
+come due again. The switch also waits for the leases of killed workers. So no point is executed twice at the same time.
 
 Note [Report, then check]
 A worker reports that it is alive before its last check of the layout. A worker that switches marks the layout before
@@ -94,7 +93,6 @@ def _find_others(broker: Broker, own: Layout) -> Iterator[str]:
 
 
 def _former_shards(standing: Layout, own: Layout) -> list[Shard]:
-    """Return all shards, old and new, of queues whose layout changes."""
     counts = {
         queue: max(count, own.shards.get(queue, 0))
         for queue, count in (own.shards | standing.shards).items()

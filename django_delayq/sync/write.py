@@ -13,8 +13,8 @@ from .read import Wanted, read_wanted
 def sync(broker: Broker, pks: Iterable[int]) -> list[int]:
     """Mirror the current definitions of these schedules. Deleted schedules are left to their tombstones.
 
-    Return the schedules of which Redis knows a newer edit. They stay unchanged and are not marked as mirrored: the
-    newer edit was mirrored concurrently, or the database is a restored backup. The sweeps find out.
+    Return the schedules of which Redis knows a newer edit, mirrored concurrently or before the database was restored.
+    They stay unchanged and are not marked as mirrored.
     """
     newer = []
     for page in parts(sorted(set(pks))):
@@ -29,15 +29,15 @@ def write_wanted(broker: Broker, wanted: Sequence[Wanted], *, reset: bool = Fals
     Return the schedules of which Redis knows a newer edit. A schedule that moves to another shard while it is leased
     is skipped, and stays marked as not mirrored until a later sweep: otherwise its point would run in both shards.
     """
-    held = remove_tombstones(broker, {item.member for item in wanted}) if wanted else set()
+    held = remove_tombstones(broker, {item.definition.member for item in wanted}) if wanted else set()
     if held:
-        wanted = [item for item in wanted if item.member not in held]
+        wanted = [item for item in wanted if item.definition.member not in held]
     newer: set[int] = set()
-    places = grouped(wanted, lambda item: (broker.shard_of(item.member, item.queue), item.point is None))
+    places = grouped(wanted, lambda item: (broker.shard_of(item.definition.member, item.queue), item.point is None))
     for (shard, ends), items in places.items():
         if ends:
-            generations = [(item.member, item.definition.generation, item.definition.expected) for item in items]
-            replies = broker.remove(shard, generations)
+            ended = [item.definition for item in items]
+            replies = broker.remove(shard, [(each.member, each.generation, each.expected) for each in ended])
         else:
             replies = broker.upsert(shard, [item.definition for item in items], mode="reset" if reset else "")
         newer |= {item.pk for item, reply in zip(items, replies, strict=True) if reply == "OLD"}

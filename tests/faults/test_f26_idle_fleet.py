@@ -79,7 +79,7 @@ def test_f26_an_idle_fleet_of_fifty_stays_within_its_budget(server):
         assert claims_of(workers) == claimed, "nobody claims anything"
         broker.client.config_resetstat()
         sync.sweep_now(broker)
-        sweep = commands(broker).total() / sync.FULL_SECONDS
+        sweep = commands(broker).total() / sync.sweep.FULL_SECONDS
     looks = sum(found.pop(name, 0) for name in LOOKS) / seconds
     own = found.total() / seconds / WORKERS
     more = FLEET / min(FLEET, timers.FEWEST_LOOKS)  # the looks of fifty, for one of twelve

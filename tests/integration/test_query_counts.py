@@ -30,7 +30,7 @@ def make(count):
     names = [f"s{number}" for number in range(Schedule.objects.count(), count)]
     task = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": YEARLY_CRON}
     rows = Schedule.objects.bulk_create([Schedule(name=name, **task) for name in names])
-    while sync.delta_sweep(web.shared_broker()):
+    while web.ask(sync.delta_sweep):
         pass
     return rows
 

@@ -16,6 +16,7 @@ from ...models import Condition, Origin, Schedule, ScheduleState, Tombstone
 from ...recurrence.point import utcnow
 from ...sync import pruning
 from ...sync.layout import ForeignLayout
+from ...sync.sweep import MOST_COMPARED
 from .snapshot import MOST_COUNTED, MOST_READ, MOST_UNKNOWN, Comparison, DatabaseView, Named, Unnamed
 
 #: Minimum age of an unmirrored edit that is reported; workers mirror within about 2 s.
@@ -100,7 +101,7 @@ def find_unknown(used: Sequence[str] | None = None) -> Named:
     return Named(len(found), tuple(sorted(names)[:NAMES_SHOWN]))
 
 
-def compare(broker: Broker, *, most: int = sync.MOST_COMPARED, queues: Sequence[str] | None = None) -> Comparison:
+def compare(broker: Broker, *, most: int = MOST_COMPARED, queues: Sequence[str] | None = None) -> Comparison:
     """Compare Redis with the database by counts of at most `most`; only moved and deleted entries are read one by one.
 
     `queues` are the queues of schedules, if known.
