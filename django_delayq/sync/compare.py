@@ -62,7 +62,6 @@ def compare(broker: Broker, queues: Mapping[int, str], *, dry_run: bool = False)
 
 
 def find_difference(item: Wanted, view: EntryView, now_ms: int) -> Difference | None:
-    """Return what is wrong with an entry, or None."""
     wanted, score_ms = item.definition, view.score_ms
     if item.past_django:
         return Difference.PAST_DJANGO

@@ -70,10 +70,11 @@ class Mark:
 
 def put_missing(broker: Broker) -> int:
     """Put rows that Redis does not have; return how many. After an error, the next call starts from the same mark."""
-    last, count = last_key(), 0
-    check_layout(broker)
-    mark = Mark.read(broker)
+    last, count, mark = last_key(), 0, Mark.read(broker)
     before = None if mark is None else (mark.seen, mark.gaps)
+    if before == (last, []):
+        return 0
+    check_layout(broker)
     if mark is None:
         count, mark = sum(put_runs(broker, page) for page in ledger.open_pages(PUT)), _mark_behind(last)
     elif mark.seen > last:  # the last rows were deleted, or the database is a backup
