@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django_delayq import actions
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerError
-from django_delayq.index import Broker, Definition, MinuteCounts, Settlement, keys
+from django_delayq.index import Broker, Definition, MinuteCounts, Settlement, keys, probe
 from django_delayq.index.connection import DamagedKeys
 from django_delayq.models import Run, Schedule
 from tests.acceptance.support import wait_until
@@ -148,7 +148,7 @@ def steps(broker, admin):
     yield lambda: broker.settle(place, [Settlement("r3", fence, "drop", 0, 1)])
     yield lambda: broker.remove(place, [("s1", 9, "")])
     yield lambda: broker.remove(place, [("j5", 9, "")], gone=True)
-    yield lambda: broker.probe(place)
+    yield lambda: probe.look(broker)
     yield lambda: broker.views([("s2", "default"), ("j1", "default")])
     yield lambda: list(broker.scan(place))
     yield lambda: broker.stats([place])
