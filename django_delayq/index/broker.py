@@ -66,8 +66,6 @@ class Broker:
                 close(self._connected)
                 self._connected = None
 
-    # -- plain commands
-
     def ask(self, command: str, *args: Any, **options: Any) -> Any:
         with translated():
             return getattr(self.client, command)(*args, **options)
@@ -235,8 +233,6 @@ class Broker:
                 found += self.client.scan_iter(match=pattern, count=SCAN_PAGE)
         return [name for name in found if keys.is_own(prefix, text(name))]
 
-    # -- shards and members
-
     def shard_of(self, member: str, queue: str) -> Shard:
         return Shard(queue, crc32(wire(member)) % self._shard_count(queue))
 
@@ -324,8 +320,6 @@ class Broker:
     def probe(self, shard: Shard, commands: Sequence[Sequence[str]]) -> list[Any]:
         """Run commands in a script, on a temporary key; return `EXACT` as Lua writes it, then the replies."""
         return list(json.loads(text(self._run("probe", shard, [EXACT, packed(commands)], worker="probe"))))
-
-    # -- plain reads
 
     def stats(self, shards: Sequence[Shard]) -> list[Stats]:
         """Count the members of each shard, in one round trip; the shards at slightly different instants."""

@@ -17,10 +17,11 @@ import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 
 from ..index import Broker, Shard
+from ..index.connection import DamagedKeys
 from ..index.keys import BUILDING, is_built
 from ..ledger.chain import member_of
 from .compare import compare
-from .layout import check_layout
+from .layout import ForeignLayout, check_layout
 from .missing import last_key, note_all_put
 from .pages import parts, queues_of, walk
 from .read import read_settled
@@ -44,9 +45,9 @@ class Build:
         taken = broker.swap_epochs(shards, None, self._mark, ttl_ms=TTL_MS)
         self.shards = [shard for shard, mine in zip(shards, taken, strict=True) if mine]
 
-    def go_on(self) -> bool:
+    def go_on(self, ttl_ms: int = TTL_MS) -> bool:
         """Renew the mark for the next page; return False if Redis was flushed again."""
-        return all(self.broker.swap_epochs(self.shards, self._mark, self._mark, ttl_ms=TTL_MS))
+        return all(self.broker.swap_epochs(self.shards, self._mark, self._mark, ttl_ms=ttl_ms))
 
     def finish(self) -> bool:
         """Mark the shards as built; return False if Redis was flushed in between: they are still to be rebuilt."""
@@ -62,10 +63,14 @@ def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool
     build = Build(broker, shards)
     if not build.shards or not go_on():
         return False
-    check_layout(broker)
-    for _ in _fill(broker, set(build.shards)):
-        if not build.go_on() or not go_on():
-            return False
+    try:
+        check_layout(broker)
+        for _ in _fill(broker, set(build.shards)):
+            if not build.go_on() or not go_on():
+                return False
+    except (DamagedKeys, ForeignLayout):  # another attempt need not wait until the marks expire
+        build.go_on(ttl_ms=1)
+        raise
     if not build.finish():
         return False
     logger.info("Rebuilt %s from the database.", ", ".join(map(str, build.shards)))
