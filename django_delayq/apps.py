@@ -1,4 +1,4 @@
-"""The app's configuration. Connects receivers and checks; starts nothing and connects to no server."""
+"""The app's configuration. Connects after_commit and checks; starts nothing and connects to no server."""
 
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
@@ -13,13 +13,13 @@ class DelayQConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Connect the signal receivers and the system checks."""
+        """Connect the signal after_commit and the system checks."""
         from . import checks
         from .calls import side_channels
         from .sources import declared
-        from .sync import receivers
+        from .sync import after_commit
 
         side_channels.guard_loggers()
         checks.connect()
-        receivers.connect()
+        after_commit.connect()
         declared.connect()

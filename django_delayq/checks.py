@@ -18,7 +18,8 @@ from .calls import isolation, registry
 from .calls.call import alias_for
 from .calls.isolation import isolation_of
 from .exceptions import BrokerError
-from .index import aliases, engine, probe
+from .index import connection as redis_connection
+from .index import probe
 from .ledger.bulk import WANTED, lacking
 from .models import Run, Schedule, ScheduleState, Tombstone
 from .models.differences import declared_schedule
@@ -91,17 +92,17 @@ def check_alias() -> Found:
     if not _mirrors():
         return
     config = conf.get_config()
-    if aliases.ignores_sentinels():
+    if redis_connection.ignores_sentinels():
         message = f"The cache {config.redis!r} names SENTINELS, but its connection factory asks none."
         hint = "Set OPTIONS['CONNECTION_FACTORY'] to 'django_redis.pool.SentinelConnectionFactory'."
         yield checks.Error(message, hint=hint, id="delayq.E002")
-    for name in aliases.sharing():
+    for name in redis_connection.find_sharing():
         message = (
             f"The cache {name!r} is in the same Redis database as the schedules of django-delayq ({config.redis!r})."
         )
         hint = "cache.clear() empties all of it, whatever its KEY_PREFIX: give one of them another database or server."
         yield checks.Warning(message, hint=hint, id="delayq.W001")
-    if aliases.is_cluster() and all(config.shard_count(queue) == 1 for queue in config.queues):
+    if redis_connection.is_cluster() and all(config.shard_count(queue) == 1 for queue in config.queues):
         message = "DELAYQ['SHARDS'] is 1, so that each queue is on one node of the Redis Cluster only."
         hint = "Set SHARDS to the number of masters or a multiple of it."
         yield checks.Warning(message, hint=hint, id="delayq.W004")
@@ -188,14 +189,14 @@ def check_server() -> Found:
         return
     client = index.Broker(timeout_seconds=TIMEOUT_SECONDS, worker="checks")
     try:
-        looks = engine.look(client)
+        looks = probe.look(client)
     except BrokerError as error:
         hint = "Run the check again where Redis answers, or start a worker: it looks at the same things."
         yield checks.Warning(f"Redis could not be looked at: {error}", hint=hint, id="delayq.W002")
         return
     finally:
         client.close()
-    for each in probe.findings(looks):
+    for each in probe.find_problems(looks):
         yield LEVELS[each.level](each.message, each.hint, id=each.id)
 
 

@@ -25,7 +25,7 @@ PLACES = {
     "before_ledger": ("before", "ledger:record"),  # outcomes are there, nothing was written
     "after_ledger": ("after", "ledger:record"),  # the transaction is committed, Redis was not settled
     "after_settle": ("after", "index.broker:Broker.settle"),  # Redis has the next points
-    "before_mirror": ("before", "sync.fast:_attempt"),  # a web process has committed, Redis does not know yet
+    "before_mirror": ("before", "sync.after_commit:_attempt"),  # a web process has committed, Redis does not know yet
     "during_pruning": ("after", "ledger.retention:delete_with_outputs"),  # their horizon is not noted
     "after_pruning": ("after", "ledger:prune"),  # the transaction of a batch is committed, nothing was told
     "before_alert": (
@@ -33,7 +33,7 @@ PLACES = {
         "monitoring.alerts.states:_write_change",
     ),  # with the jobs of its messages, and not committed
     "after_alert": ("after", "monitoring.alerts.states:_tell"),  # that is committed, nothing was sent
-    "during_rebuild": ("after", "sync.rebuild:compare", "sync.rebuild:_put_back"),  # a page is written
+    "during_rebuild": ("after", "sync.sweep:compare", "sync.rebuild:_restore"),  # a page is written
 }
 
 

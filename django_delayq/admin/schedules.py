@@ -18,7 +18,7 @@ from django.views.decorators.http import require_POST
 
 from ..calls.decorators import made
 from ..conf import get_config
-from ..models import Schedule, explain_wait
+from ..models import Run, Schedule, explain_wait
 from ..models.differences import FIELDS
 from ..models.kept import SWITCH_FIELDS
 from . import display, glance

@@ -2,10 +2,9 @@
 
 from .broker import EXACT as EXACT
 from .broker import Broker as Broker
-from .broker import Index as Index
-from .cluster import ClusterConnectionFactory as ClusterConnectionFactory
+from .connection import ClusterConnectionFactory as ClusterConnectionFactory
 from .connection import connector as connector
-from .counts import MinuteCounts as MinuteCounts
+from .counters import MinuteCounts as MinuteCounts
 from .keys import Claim as Claim
 from .keys import Definition as Definition
 from .keys import Entry as Entry
@@ -14,4 +13,3 @@ from .keys import Settled as Settled
 from .keys import Settlement as Settlement
 from .keys import Shard as Shard
 from .keys import Stats as Stats
-from .scripts import claimed_ms as claimed_ms

@@ -1,29 +1,38 @@
-"""Connections to Redis for the project's django-redis alias. Never shares the alias' pool.
+"""Connections to Redis for the project's django-redis alias, and what the aliases say. Never shares the alias' pool.
 
 Note [Own pool, own timeouts, no retries]
 django-redis keeps one pool per URL for the whole project, with the project's timeouts and redis-py's retries. A
 retried EVALSHA runs twice, and a shared timeout is too long for a form or too short for a worker. So each use gets its
 own pool, built by the alias' connection factory (which supports Sentinel, Cluster, TLS and passwords), with its own
 timeouts and no retries. The worker's loop repeats a claim under the same request id; every other command is repeated
-by its caller.
+by its caller. In a cluster, redis-py follows MOVED and ASK, waits out TRYAGAIN and reloads the slots: none of that
+runs a script twice.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from threading import Lock
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
+import redis
 from django.core.cache import caches
 from django.core.cache.backends.base import InvalidCacheBackendError
 from django.core.exceptions import ImproperlyConfigured
+from django_redis.pool import ConnectionFactory
 from redis import exceptions as errors
 from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.connection import parse_url
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
 from .. import conf
 from ..exceptions import BrokerError, BrokerUnavailable
-from .cluster import NO_RETRIES, ClusterConnectionFactory
 
+#: Since redis-py 6.0 the number of retries is part of the retry object.
+NO_RETRIES = {"cluster_error_retry_attempts": 0} if redis.VERSION < (6,) else {}
 #: Errors after which a server will serve again by itself.
 PASSING = (
     errors.ConnectionError,
@@ -35,7 +44,7 @@ PASSING = (
     OSError,
 )
 #: Prefixes of other error replies with the same meaning.
-NOT_NOW = "LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "READONLY"
+NOT_NOW = "LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "READONLY", "MISCONF"
 FAILURES = errors.RedisError, errors.RedisClusterException, OSError
 
 
@@ -43,10 +52,75 @@ class DamagedKeys(BrokerError):
     """Another program wrote under our prefix: a key has the wrong type. Deleting it is safe, the mirror rebuilds it."""
 
 
+class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
+    """`OPTIONS["CONNECTION_FACTORY"]` of a django-redis alias for a Redis Cluster.
+
+    LOCATION names one or more nodes; the others are discovered. A cluster only has database 0. Commands of
+    django-redis on several keys (`get_many`) do not work across slots: use another alias as a cache.
+    """
+
+    _clusters: dict[str, Any] = {}
+    _lock = Lock()
+
+    def connect(self, url: str) -> Any:
+        with self._lock:
+            if url not in self._clusters:
+                self._clusters[url] = self.cluster([url])
+            return self._clusters[url]
+
+    def disconnect(self, connection: Any) -> None:
+        connection.disconnect_connection_pools()
+
+    def cluster(self, urls: Sequence[str], **kwargs: Any) -> Any:
+        """Return a new client; `kwargs` override the alias' arguments. Queries a node for the slots."""
+        self.check(urls)
+        params = self.make_connection_params(urls[0])
+        del params["url"], params["parser_class"]
+        parts = [_parts(url) for url in urls]
+        nodes = [ClusterNode(each.get("host", "localhost"), each.get("port", 6379)) for each in parts]  # type: ignore[no-untyped-call]
+        tls = {"ssl": True} if urls[0].startswith("rediss") else {}
+        given = {key: value for key, value in parts[0].items() if key not in ("host", "port", "db", "connection_class")}
+        options = {**tls, **given, **params, **self.pool_cls_kwargs, **self.redis_client_cls_kwargs, **kwargs}
+        return RedisCluster(startup_nodes=nodes, **options)
+
+    def check(self, urls: Sequence[str]) -> None:
+        """Raise ImproperlyConfigured unless these addresses can be nodes of a cluster. Opens no connection."""
+        for url in urls:
+            parts = urlsplit(url)
+            if parts.scheme not in ("redis", "rediss") or _parts(url).get("db", 0) != 0:
+                raise ImproperlyConfigured(
+                    "Each node of a Redis Cluster is written as redis://host:6379 or rediss://host:6379, without a "
+                    "database: a cluster has only number 0."
+                )
+
+
+def _parts(url: str) -> dict[str, Any]:
+    return dict(parse_url(url))  # type: ignore[no-untyped-call]
+
+
+def primaries(client: Any) -> list[dict[str, Any]]:
+    """Return keyword arguments that direct a command to each primary; [{}] for a single server."""
+    if not isinstance(client, RedisCluster):
+        return [{}]
+    return [{"target_nodes": node} for node in client.get_primaries()]  # type: ignore[no-untyped-call]
+
+
+def node_of(client: Any, key: str) -> dict[str, Any]:
+    """Return keyword arguments that direct a command to the node of a key; {} for a single server."""
+    if not isinstance(client, RedisCluster):
+        return {}
+    return {"target_nodes": client.get_node_from_key(key)}  # type: ignore[no-untyped-call]
+
+
+def close(client: Any) -> None:
+    if isinstance(client, RedisCluster):
+        client.close()
+    else:
+        client.connection_pool.disconnect()
+
+
 def connector(*, timeout_seconds: float) -> Callable[[], Any]:
     """Return a factory of clients for the alias DELAYQ['REDIS']. Opens no connection.
-
-    A cluster's client queries the cluster for its slots when it is created; others connect with their first command.
 
     Raises:
         BrokerUnavailable: This process does not use Redis; see `conf.why_no_redis`.
@@ -88,14 +162,47 @@ def connector(*, timeout_seconds: float) -> Callable[[], Any]:
         ) from None
 
 
-class translated:
-    """Translates redis-py's errors into ours, so that no other layer imports redis.
+def is_cluster() -> bool:
+    return isinstance(_client().connection_factory, ClusterConnectionFactory)
 
-    Raises:
-        BrokerUnavailable: Trying again later may succeed.
-        DamagedKeys: A key of ours has a foreign type.
-        BrokerError: Any other error reply.
-    """
+
+def ignores_sentinels() -> bool:
+    """Return whether our alias has SENTINELS, but a connection factory that ignores them."""
+    client = _client()
+    ours = type(client.connection_factory) in (ConnectionFactory, ClusterConnectionFactory)
+    return ours and bool(client._options.get("SENTINELS"))
+
+
+def find_sharing() -> list[str]:
+    """Return the other aliases in the database of ours: their clear() would delete our keys."""
+    own = conf.get_config().redis
+    database = _databases(own)
+    return [name for name in conf.cache_aliases() if name != own and database & _databases(name)]
+
+
+def _client() -> Any:
+    cache: Any = caches[conf.get_config().redis]
+    return cache.client
+
+
+def _databases(alias: str) -> set[tuple[object, ...]]:
+    """Return what identifies the databases of a cache; empty if it is not Redis."""
+    found: set[tuple[object, ...]] = set()
+    with suppress(Exception):  # another alias may be broken in any way: Django reports it on use
+        cache: Any = caches[alias]
+        client = getattr(cache, "client", None)  # django-redis; Django's own backend has `_servers`
+        urls = client._server if client is not None else cache._servers
+        options = client._options if client is not None else cache._options
+        kwargs = options.get("CONNECTION_POOL_KWARGS") or options
+        for url in urls:
+            parts = dict(parse_url(url))  # type: ignore[no-untyped-call]
+            where = parts.get("path") or (parts.get("host", "localhost"), parts.get("port", 6379))
+            found.add((where, parts.get("db", kwargs.get("db", 0)), str(options.get("SENTINELS", ""))))
+    return found
+
+
+class translated:
+    """Translates redis-py's errors into ours, so that no other layer imports redis: see `Broker`."""
 
     def __enter__(self) -> None:
         pass
@@ -106,7 +213,6 @@ class translated:
 
 
 def raise_translated(error: Exception) -> NoReturn:
-    """Raise our exception for an error of redis-py; see `translated`."""
     text, by_cluster = str(error), isinstance(error, errors.RedisClusterException)
     if isinstance(error.__cause__ if by_cluster else error, errors.AuthenticationError):
         raise BrokerError(f"Redis refused the login: {text}. Check the URL in CACHES.") from error
@@ -117,7 +223,10 @@ def raise_translated(error: Exception) -> NoReturn:
         what = "LOCATION names no Redis Cluster: take CONNECTION_FACTORY out of the alias' OPTIONS."
         raise BrokerError(f"{text}. {what}") from error
     if isinstance(error, MasterNotFoundError):
-        raise BrokerUnavailable(f"Redis cannot be used now: {_of_sentinels(error)}") from None
+        # redis-py adds each Sentinel's client with all its arguments, in some releases with the password: left out.
+        what, _, clients = text.partition(" : ")
+        text = f"{what}: {clients.rpartition(' - ')[2]}" if clients else what
+        raise BrokerUnavailable(f"Redis cannot be used now: {text}") from None
     if isinstance(error, errors.ResponseError) and not isinstance(error, PASSING):
         if "WRONGTYPE" in text:
             raise DamagedKeys(f"A key under our prefix has a foreign type: {text}") from error
@@ -126,12 +235,9 @@ def raise_translated(error: Exception) -> NoReturn:
     raise BrokerUnavailable(f"Redis cannot be used now: {text or type(error).__name__}") from error
 
 
-def _of_sentinels(error: MasterNotFoundError) -> str:
-    """Return which master was not found, and the last Sentinel's reply, without what redis-py's message has in
-    between: each Sentinel's client with all its arguments, in some releases with the password.
-    """
-    what, _, clients = str(error).partition(" : ")
-    return f"{what}: {clients.rpartition(' - ')[2]}" if clients else what
+def is_refusal(error: BrokerError) -> bool:
+    """Return whether the server answers, but refuses permanently."""
+    return isinstance(error.__cause__, errors.ResponseError) and not isinstance(error, BrokerUnavailable)
 
 
 def _refusal(error: BaseException) -> BaseException | None:

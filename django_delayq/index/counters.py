@@ -1,17 +1,22 @@
-"""Counts of outcomes, and histograms of waits and durations, for due points and jobs. Pure values.
+"""Counts of outcomes, and histograms of waits and durations: in memory, and by minute in Redis.
 
 Note [Counters]
-Each worker counts in memory (`worker/`) and once a second adds its counts to the minute's hash in Redis
-(`worker/recorder.py`, `index/counts.py`). Two minutes later a worker moves the hash into the table `Rollup`
-(`minutes.py`). So recent throughput is read from a few hundred sums, without a scan of the ledger.
-
-The ledger is authoritative, counters are not. A worker that crashes loses the counts of its last second, a lost reply
-of Redis may count a second twice, and what Redis loses before it is moved is lost.
+Each worker counts in memory and once a second adds its counts to the minute's hash in Redis (`worker/recorder.py`).
+Two minutes later a worker moves the hash into the table `Rollup` (`minutes.py`). So recent throughput is read from a
+few hundred sums. The ledger is authoritative, counters are not: a crash loses the last second, a lost reply may count
+it twice, and what Redis loses before it is moved is lost.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from operator import methodcaller
+
+from . import keys
+from .broker import Broker
+from .connection import DamagedKeys
+from .keys import Shard
+from .scripts import number, text
 
 #: Upper bounds of the buckets of all histograms, in ms; one more bucket is unbounded.
 BOUNDS_MS = (
@@ -19,24 +24,25 @@ BOUNDS_MS = (
     1_000, 2_000, 4_000, 8_000, 15_000, 30_000, 60_000,
     120_000, 240_000, 480_000, 900_000, 1_800_000, 3_600_000,
 )  # fmt: skip
+#: Counts expire after two days, in ms, unless a worker moves them into the database.
+KEPT_MS = 2 * 24 * 3600 * 1000
+#: Maximum length of an outcome's name, and of a task's path.
+MOST_NAME, MOST_TASK = 64, 255
 #: Maximum tasks per minute and queue with counts of their own; further ones are counted as the task ''.
 MOST_TASKS = 2_000
 
 #: ("points" or "jobs", queue, path of the task).
 Key = tuple[str, str, str]
-#: Counts of one key: by outcome; `lag:<bound>`, `ran:<bound>`: by wait and duration; `lag:us`, `ran:us`: their sums in
-#: µs.
+#: Counts of one key: by outcome, by wait and duration (`lag:<bound>`, `ran:<bound>`), and the sums of these in µs.
 Tally = dict[str, int]
 
 #: Names of the buckets of waits and durations. They contain the bounds, so that other bounds may be added later.
 LAG, RAN = (tuple(f"{what}:{bound}" for bound in (*BOUNDS_MS, "more")) for what in ("lag", "ran"))
-#: Names of their sums.
 LAG_SUM, RAN_SUM = "lag:us", "ran:us"
 #: An outcome that the database refused: it is not recorded, and its point or job comes due again.
 DISCARDED = "discarded"
 #: Counted in addition to the outcome: due points skipped as too late that came due while this worker was able to work.
 MISSED = "lag:missed"
-#: The reasons of these skips.
 TOO_LATE = ("missed", "max_catch_up", "catch_up_window")
 _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 
@@ -55,33 +61,28 @@ class Counts(dict[Key, Tally]):
         return max(self.since, *(self.paused_at.get(name, self.since) for name in (queue, task)))
 
     def add(
-        self, key: Key, outcome: str, number: int = 1, *, lag: float | None = None, ran: float | None = None
+        self, key: Key, outcome: str, count: int = 1, *, lag: float | None = None, ran: float | None = None
     ) -> None:
         """Count an outcome; `lag` and `ran` are in seconds, None if it has none."""
         tally = self.get(key)
         if tally is None:
             tally = self.setdefault(key if len(self) < MOST_TASKS else (*key[:2], ""), {})
-        tally[outcome] = tally.get(outcome, 0) + number
-        if lag is not None:
-            bucket = LAG[bisect_left(_BOUNDS, lag)]
-            tally[bucket] = tally.get(bucket, 0) + 1
-            tally[LAG_SUM] = tally.get(LAG_SUM, 0) + int(lag * 1e6)
-        if ran is not None:
-            bucket = RAN[bisect_left(_BOUNDS, ran)]
-            tally[bucket] = tally.get(bucket, 0) + 1
-            tally[RAN_SUM] = tally.get(RAN_SUM, 0) + int(ran * 1e6)
+        tally[outcome] = tally.get(outcome, 0) + count
+        for seconds, buckets, total in ((lag, LAG, LAG_SUM), (ran, RAN, RAN_SUM)):
+            if seconds is not None:
+                bucket = buckets[bisect_left(_BOUNDS, seconds)]
+                tally[bucket] = tally.get(bucket, 0) + 1
+                tally[total] = tally.get(total, 0) + int(seconds * 1e6)
 
     def merge(self, others: Iterable[tuple[Key, Mapping[str, int]]]) -> None:
-        """Add the counts of others."""
         for key, more in others:
-            for name, number in more.items():
-                self.add(key, name, number)
+            for name, count in more.items():
+                self.add(key, name, count)
 
 
 def add_up(tally: Tally, more: Mapping[str, int]) -> None:
-    """Add one tally to another."""
-    for name, number in more.items():
-        tally[name] = tally.get(name, 0) + number
+    for name, count in more.items():
+        tally[name] = tally.get(name, 0) + count
 
 
 def by_queue(counts: Counts) -> dict[tuple[str, str], Tally]:
@@ -94,13 +95,12 @@ def by_queue(counts: Counts) -> dict[tuple[str, str], Tally]:
 
 def outcomes(tally: Mapping[str, int]) -> dict[str, int]:
     """Return the outcomes alone; those that were skipped are `skipped:<reason>`."""
-    return {name: number for name, number in tally.items() if not name.startswith(("lag:", "ran:"))}
+    return {name: count for name, count in tally.items() if not name.startswith(("lag:", "ran:"))}
 
 
 def percentile(tally: Mapping[str, int], buckets: tuple[str, ...], share: float) -> float | None:
-    """Return the seconds within which this share waited (LAG) or ran (RAN); None if there are no counts.
-
-    This is the upper bound of a bucket: up to twice the true value, and at most the last bound.
+    """Return the seconds within which this share waited (LAG) or ran (RAN), as the bound of a bucket: up to twice the
+    true value; None if there are no counts.
     """
     wanted = share * sum(tally.get(name, 0) for name in buckets)
     if not wanted:
@@ -113,29 +113,65 @@ def percentile(tally: Mapping[str, int], buckets: tuple[str, ...], share: float)
 
 
 def field_of(kind: str, name: str, task: str) -> str:
-    """Return the field of a number in the hash of its queue."""
     return f"{kind} {name} {task}"
 
 
 def decode(queue: str, fields: Mapping[str, str]) -> Counts:
     """Parse a hash, without garbage: every database can store the result."""
     counts = Counts()
-    for field, text in fields.items():
+    for field, value in fields.items():
         try:
             kind, name, task = field.split(" ", 2)
-            number = int(text)
+            count = int(value)
         except ValueError:
             continue
         sound = kind in ("points", "jobs") and _is_sound(name, MOST_NAME) and _is_sound(task, MOST_TASK)
-        if sound and 0 < number < 2**53:
-            counts.merge([((kind, queue, task), {name: number})])
+        if sound and 0 < count < 2**53:
+            counts.merge([((kind, queue, task), {name: count})])
     return counts
 
 
-#: Maximum length of an outcome's name, and of a task's path.
-MOST_NAME, MOST_TASK = 64, 255
-
-
-def _is_sound(text: str, most: int) -> bool:
+def _is_sound(value: str, most: int) -> bool:
     """Return whether a text from Redis is safe to store: PostgreSQL refuses NUL and surrogates."""
-    return len(text) <= most and text.isprintable()
+    return len(value) <= most and value.isprintable()
+
+
+class MinuteCounts:
+    """One hash for each queue and minute, in the queue's first shard. Minutes are numbered since the epoch."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    def add(self, queue: str, minute: int, tallies: list[tuple[Key, Tally]]) -> None:
+        """Add to a minute. After a `BrokerError` it may have been counted; a repetition may then count twice."""
+        name, minutes = self._name(queue, minute), self._name(queue, "minutes")
+        commands = [methodcaller("zadd", minutes, {minute: minute}), methodcaller("pexpire", minutes, KEPT_MS)]
+        for (kind, _, task), tally in tallies:
+            commands += [methodcaller("hincrby", name, field_of(kind, word, task), n) for word, n in tally.items()]
+        try:
+            self.broker.ask_all([*commands, methodcaller("pexpire", name, KEPT_MS)])
+        except DamagedKeys:  # another program wrote them
+            self.broker.ask("unlink", name, minutes)
+            raise
+
+    def minutes(self, queue: str, first: int, last: int) -> list[int]:
+        """Return the minutes from `first` to `last` that have counts, oldest first."""
+        try:
+            found = self.broker.ask("zrangebyscore", self._name(queue, "minutes"), first, last)
+        except DamagedKeys:
+            return []  # the next `add` repairs it
+        return [minute for each in found if (minute := number(text(each))) is not None and first <= minute <= last]
+
+    def read(self, queue: str, minute: int) -> Counts:
+        try:
+            found = self.broker.ask("hgetall", self._name(queue, minute))
+        except DamagedKeys:
+            return Counts()
+        return decode(queue, {text(field): text(value) for field, value in found.items()})
+
+    def forget(self, queue: str, minute: int) -> None:
+        self.broker.ask("unlink", self._name(queue, minute))
+        self.broker.ask("zrem", self._name(queue, "minutes"), minute)
+
+    def _name(self, queue: str, what: str | int) -> str:
+        return keys.counts_key(self.broker.config.prefix, Shard(queue, 0), what)

@@ -9,16 +9,14 @@ from typing import Literal, NamedTuple, TypeVar
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 
-#: Parts of a shard, in the order in which every script receives them. Each process has its own journal.
-PARTS = (
-    "due", "ready", "jobs", "jobs-ready", "point", "gen", "priority", "lease", "attempts", "epoch", "journal",
-)  # fmt: skip
-#: Redis type of each part. A key with another type was written by another program.
+#: Parts of a shard, in the order in which every script receives them, with their Redis types. A key with another type
+#: was written by another program.
 TYPES = {
-    **dict.fromkeys(("due", "ready", "jobs", "jobs-ready"), "zset"),
-    **dict.fromkeys(("point", "gen", "priority", "lease", "attempts"), "hash"),
-    **dict.fromkeys(("epoch", "journal"), "string"),
-}
+    "due": "zset", "ready": "zset", "jobs": "zset", "jobs-ready": "zset",
+    "point": "hash", "gen": "hash", "priority": "hash", "lease": "hash", "attempts": "hash",
+    "epoch": "string", "journal": "string",
+}  # fmt: skip
+PARTS = tuple(TYPES)
 #: The part whose key ends with the name of the calling process.
 OF_A_WORKER = "journal"
 #: Keys that belong to no shard, with their Redis types: see DECISIONS.md.
@@ -40,21 +38,16 @@ class Shard(NamedTuple):
         return f"{self.queue}:{self.number}"
 
 
-def shard_keys(prefix: str, shard: Shard, worker: str = "-") -> tuple[str, ...]:
-    """Return the keys of a shard, in the order of PARTS."""
-    return tuple(all_keys(prefix, shard, worker)[part] for part in PARTS)
+def all_keys(prefix: str, shard: Shard, worker: str = "-") -> dict[str, str]:
+    """Return every key of a shard by its part, in the order of PARTS, without counts."""
+    tag = f"{{{prefix}:{shard}}}"
+    return {part: f"{tag}:{part}:{worker}" if part == OF_A_WORKER else f"{tag}:{part}" for part in PARTS}
 
 
 @lru_cache(maxsize=8192)
 def sent_keys(prefix: str, shard: Shard, worker: str) -> tuple[bytes, ...]:
     """Return the same keys in bytes, which redis-py does not have to encode with each call."""
-    return tuple(name.encode() for name in shard_keys(prefix, shard, worker))
-
-
-def all_keys(prefix: str, shard: Shard, worker: str = "-") -> dict[str, str]:
-    """Return every key of a shard by its part, without counts."""
-    tag = f"{{{prefix}:{shard}}}"
-    return {part: f"{tag}:{part}:{worker}" if part == OF_A_WORKER else f"{tag}:{part}" for part in PARTS}
+    return tuple(name.encode() for name in all_keys(prefix, shard, worker).values())
 
 
 def counts_key(prefix: str, shard: Shard, what: str | int) -> str:
@@ -67,26 +60,24 @@ def wake_channel(prefix: str) -> str:
     return f"{prefix}:wake"
 
 
-def patterns(prefix: str) -> list[str]:
-    """Return SCAN patterns that match every key of a prefix, and perhaps some that `is_own` rejects."""
-    return [f"{{{prefix}:*", *prefix_keys(prefix)]
-
-
-def prefix_key(prefix: str, name: str) -> str:
-    return f"{prefix}:{name}"
-
-
 def prefix_keys(prefix: str) -> dict[str, str]:
-    """Return the keys that belong to no shard, each with its Redis type."""
-    return {prefix_key(prefix, name): kind for name, kind in OF_THE_PREFIX.items()}
+    return {f"{prefix}:{name}": kind for name, kind in OF_THE_PREFIX.items()}
 
 
 def is_own(prefix: str, key: str) -> bool:
     """Return whether a key belongs to this prefix, and not to a longer one."""
     parts = "|".join(part for part in PARTS if part != OF_A_WORKER)
-    named = "|".join((OF_A_WORKER, "counts"))
-    named_key = rf"\{{{re.escape(prefix)}:[A-Za-z0-9_.-]{{1,64}}:[0-9]+\}}:(?:{parts}|(?:{named}):.*)"
-    return key in prefix_keys(prefix) or re.fullmatch(named_key, key, re.DOTALL) is not None
+    of_a_shard = rf"\{{{re.escape(prefix)}:[A-Za-z0-9_.-]{{1,64}}:[0-9]+\}}:(?:{parts}|(?:{OF_A_WORKER}|counts):.*)"
+    return key in prefix_keys(prefix) or re.fullmatch(of_a_shard, key, re.DOTALL) is not None
+
+
+#: Prefix of the epoch of a shard that is being built.
+BUILDING = "building:"
+
+
+def is_built(epoch: str | None) -> bool:
+    """Return whether a shard with this epoch is built: not flushed, and not being rebuilt."""
+    return bool(epoch) and not str(epoch).startswith(BUILDING)
 
 
 #: How definitions are mirrored: see upsert.lua.
@@ -109,8 +100,7 @@ class Entry:
 class Claim(NamedTuple):
     """The reply to a claim. `head_ms` is the score of the shard's next member after the claim, None if empty.
 
-    `epoch` is None if the shard was flushed and must be rebuilt; nothing is claimed then. `holder` is the value of
-    each lease: fence, space, worker.
+    `epoch` is None if the shard was flushed; nothing is claimed then. `holder` is the value of each lease.
     """
 
     now_ms: int
@@ -119,20 +109,6 @@ class Claim(NamedTuple):
     fence: str
     holder: str
     entries: tuple[Entry, ...]
-
-
-class Trial(NamedTuple):
-    """A script's view of a server: its clock in µs, and how it returned `EXACT` in each way; '' if refused.
-
-    `refused` lists the commands that our scripts need and may not run, each as 'ZADD: why'.
-    """
-
-    clock_us: int
-    number: str
-    score: str
-    member: str
-    value: str
-    refused: tuple[str, ...]
 
 
 class Settlement(NamedTuple):
@@ -155,10 +131,8 @@ class Settled(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """A schedule or a row to mirror. `wake_ms` 0 means now, by the server's clock.
-
-    A row's `generation` is `chain.generation_of_run`. `expected` is a newer generation found in Redis, to be
-    overwritten; else ''.
+    """A schedule or a row to mirror. `wake_ms` 0 means now, by the server's clock. `expected` is a newer generation
+    found in Redis, to be overwritten; else ''.
     """
 
     member: str

@@ -1,33 +1,55 @@
-"""Judges a server's fitness, for workers and for `check --deploy`. `engine.py` collects the facts.
+"""Judges a server's fitness, for workers and for `check --deploy`.
 
 Note [Refuse or warn]
 A worker refuses a server that would silently lose or falsify due points later: one that evicts keys, or does not run
-the scripts as required. It warns once, in its log, of problems without immediate cost or certainty. The rest (no
-persistence: workers rebuild) is left to `check --deploy`.
-
-Workers examine servers at start, and again when a run id changes: the server was restarted, or a replica with another
-version, other settings or other users replaced it. A refusal at that time is a drain: running tasks are still
-recorded.
+the scripts as required. It warns once, in its log, of problems without immediate cost or certainty. It examines servers
+at start, and again when a run id changes: the server was restarted or replaced. A refusal at that time is a drain:
+running tasks are still recorded.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
-from itertools import permutations
-from typing import NamedTuple
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from .. import conf
 from ..exceptions import BrokerError
+from . import keys
 from .broker import EXACT, Broker
-from .engine import Look, look, run_ids
+from .connection import is_refusal, node_of, primaries, translated
+from .keys import Shard
 
 logger = logging.getLogger("django_delayq.worker")
 
 #: Maximum difference between clocks, in seconds, that is not reported.
 CLOCK_SECONDS = 1.0
+#: The commands of the scripts, in the order in which they are tried. DEL is first because it needs no memory. SET with
+#: PX is late, so that the key expires even if DEL is refused.
+TRIED = (
+    "TIME", "DEL KEY", "ZADD KEY NX N m", "ZMSCORE KEY m", "ZRANGE KEY -inf N BYSCORE LIMIT 0 1", "ZCOUNT KEY -inf N",
+    "ZCARD KEY", "ZREM KEY m", "HSET KEY m N", "HMGET KEY m", "HGET KEY m", "HGETALL KEY", "HEXISTS KEY m", "HLEN KEY",
+    "HDEL KEY m", "SET KEY N PX 1", "GET KEY", "PTTL KEY", "EXISTS KEY", "DEL KEY", "PUBLISH CHANNEL -",
+)  # fmt: skip
+#: What some of them must reply: a server that loses digits would falsify points.
+EXPECTED = {"EVAL": str(EXACT), "ZMSCORE": str(EXACT), "ZRANGE": "m", "HMGET": str(EXACT)}
 
 
 class UnfitServer(BrokerError):
     """A server that must not be used: it evicts keys, or does not run the scripts as required."""
+
+
+class Look(NamedTuple):
+    """The state of one server (one primary of a cluster). `name` is its address in a cluster, else ''.
+
+    `about` is INFO, empty if refused. `fault` is how it deviates from what the scripts need. `ahead_seconds`: bounds of
+    its clock minus this machine's.
+    """
+
+    name: str
+    about: Mapping[str, Any]
+    fault: str = ""
+    ahead_seconds: tuple[float, float] = (-math.inf, math.inf)
 
 
 class Finding(NamedTuple):
@@ -45,16 +67,13 @@ class Finding(NamedTuple):
         return f"{self.message} {self.hint}"
 
 
-def examine(broker: Broker, said: set[str]) -> str:
-    """Examine the servers; return their run ids. Log each warning whose id is not in `said`, and add it.
+def examine(broker: Broker, said: set[str]) -> None:
+    """Examine the servers. Log each warning whose id is not in `said`, and add it.
 
     Raises:
         UnfitServer: A server is not fit; the message says what to do.
-        BrokerUnavailable: A server does not answer.
-        BrokerError: The login is refused, or a server cannot write to its disk.
     """
-    looks = look(broker)
-    found = findings(looks)
+    found = find_problems(look(broker))
     for finding in found:
         if finding.level == "E":
             raise UnfitServer(str(finding))
@@ -62,18 +81,63 @@ def examine(broker: Broker, said: set[str]) -> str:
         if finding.id not in said and finding.id not in conf.silenced_checks():
             logger.warning("%s (%s)", finding, finding.id)
         said.add(finding.id)
-    return run_ids(each.about for each in looks)
 
 
-def findings(looks: Iterable[Look]) -> list[Finding]:
+def look(broker: Broker) -> list[Look]:
+    """Examine each server: INFO, TIME and one script. Leaves nothing behind; raises what `examine` does."""
+    with translated():
+        due = {shard: keys.all_keys(broker.config.prefix, shard)["due"] for shard in reversed(broker.shards())}
+        shards = {_name(node_of(broker.client, key)): shard for shard, key in due.items()}
+        targets = primaries(broker.client)
+    return [_look(broker, target, shards.get(_name(target))) for target in targets]
+
+
+def _look(broker: Broker, target: Mapping[str, Any], shard: Shard | None) -> Look:
+    name, about = _name(target), broker.info_of("default", target)
+    try:
+        fault = "" if shard is None else _find_fault(broker, shard)
+        begin = time.time()
+        seconds, micros = broker.ask("time", **target)
+        end = time.time()
+    except BrokerError as error:
+        if not is_refusal(error):
+            raise
+        return Look(name, about, str(error))
+    clock = int(seconds) + int(micros) / 1e6
+    return Look(name, about, fault, (clock - end, clock - begin))
+
+
+def _name(target: Mapping[str, Any]) -> str:
+    return str(target["target_nodes"].name) if target else ""
+
+
+def _find_fault(broker: Broker, shard: Shard) -> str:
+    """Try what the scripts need, on a temporary key. Publishes a hint that workers ignore."""
+    words = {
+        "KEY": keys.all_keys(broker.config.prefix, shard, "probe")["journal"],
+        "CHANNEL": keys.wake_channel(broker.config.prefix),
+        "N": str(EXACT),
+    }
+    number, *replies = broker.probe(shard, [[words.get(word, word) for word in line.split()] for line in TRIED])
+    names = [line.split()[0] for line in TRIED]
+    for name, reply in [("EVAL", [number]), *zip(names, replies, strict=True)]:
+        if isinstance(reply, dict) and "err" in reply:
+            return f"{name}: {reply['err']}".rstrip(".") + "."
+        if name in EXPECTED and reply != [EXPECTED[name]]:
+            return f"{EXPECTED[name]} comes back as {', '.join(map(str, reply)) or 'nothing'} by {name}."
+    return ""
+
+
+def find_problems(looks: Iterable[Look]) -> list[Finding]:
     """Return the problems of the servers; each id once, for the first server that has it."""
-    looks = list(looks)
-    found = [*(finding for each in looks for finding in _server(each)), *_clocks(looks)]
+    found = [finding for each in looks for finding in _find_problems(each)]
     return list({finding.id: finding for finding in reversed(found)}.values())[::-1]
 
 
-def _server(each: Look) -> Iterator[Finding]:
-    server = _called(each)
+def _find_problems(each: Look) -> Iterator[Finding]:
+    kind = "Valkey" if "valkey_version" in each.about else "Redis"
+    version = each.about.get("valkey_version", each.about.get("redis_version", ""))
+    server = " ".join(part for part in (kind, version, each.name and f"at {each.name}") if part)
     policy = each.about.get("maxmemory_policy")
     if policy is None:
         yield Finding(
@@ -87,54 +151,18 @@ def _server(each: Look) -> Iterator[Finding]:
             f"{server} has maxmemory-policy {policy!r} and would evict schedules.",
             "Set it to noeviction (redis.conf or CONFIG SET maxmemory-policy noeviction), or use another server.",
         )
-    wrong = _misbehaves(each)
-    if wrong:
+    if each.fault:
         yield Finding(
             "delayq.E004",
-            f"{server} does not run the scripts of django-delayq as it must: {wrong}",
+            f"{server} does not run the scripts of django-delayq as it must: {each.fault}",
             "Use Redis 6.2 or later, or Valkey; let this user run EVAL, EVALSHA and the commands of the scripts (ACL), "
             "and do not rename commands.",
         )
-
-
-def _misbehaves(each: Look) -> str:
-    """Return how a server deviates from what the scripts need, '' if it does not."""
-    if each.refusal:
-        return each.refusal
-    before, after = each.clock_us
-    if before == after:
-        return "its TIME stands still."
-    trial = each.trial
-    if trial is None:
-        return ""
-    if trial.refused:
-        return trial.refused[0].rstrip(".") + "."
-    if (trial.number, trial.score, trial.member, trial.value) != (str(EXACT), str(EXACT), "m", str(EXACT)):
-        return f"{EXACT} comes back as {trial.number}, as a score {trial.score}, in a hash {trial.value}."
-    if not before - CLOCK_SECONDS * 1e6 <= trial.clock_us <= after + CLOCK_SECONDS * 1e6:
-        return f"TIME in a script is {abs(trial.clock_us - after) / 1e6:.1f} s off TIME itself."
-    return ""
-
-
-def _clocks(looks: list[Look]) -> Iterator[Finding]:
-    """Compare the clocks. The duration of a round trip never counts as a difference."""
-    hint = "Have both follow NTP: Redis' clock says when something is due, this machine's when an edit takes effect."
-    for each in looks:
-        least, most = each.ahead_seconds
-        if least > CLOCK_SECONDS or most < -CLOCK_SECONDS:
-            off = f"{least:.1f} s ahead of" if least > CLOCK_SECONDS else f"{-most:.1f} s behind"
-            yield Finding("delayq.W003", f"The clock of {_called(each)} is {off} this machine's.", hint)
-    for one, other in permutations(looks, 2):
-        apart = one.ahead_seconds[0] - other.ahead_seconds[1]
-        if apart > CLOCK_SECONDS:
-            yield Finding(
-                "delayq.W003",
-                f"The clocks of {_called(one)} and {_called(other)} are {apart:.1f} s apart.",
-                "Have all nodes follow NTP: each one's clock says when something on it is due.",
-            )
-
-
-def _called(each: Look) -> str:
-    name = "Valkey" if "valkey_version" in each.about else "Redis"
-    version = each.about.get("valkey_version", each.about.get("redis_version", ""))
-    return " ".join(part for part in (name, version, each.name and f"at {each.name}") if part)
+    least, most = each.ahead_seconds
+    if least > CLOCK_SECONDS or most < -CLOCK_SECONDS:
+        off = f"{least:.1f} s ahead of" if least > CLOCK_SECONDS else f"{-most:.1f} s behind"
+        yield Finding(
+            "delayq.W003",
+            f"The clock of {server} is {off} this machine's.",
+            "Have both follow NTP: Redis' clock says when something is due, this machine's when an edit takes effect.",
+        )

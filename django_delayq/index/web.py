@@ -24,18 +24,18 @@ _broken_until = 0.0
 
 
 class NotAsked(BrokerUnavailable):
-    """Redis failed a moment ago, which was logged, or is not used at all."""
+    """Redis failed less than BREAKER_SECONDS ago, which was logged, or is not used at all."""
 
 
 def ask(what: Callable[[Broker], Answer]) -> Answer:
-    """Call `what` with the broker, unless Redis failed a moment ago.
-
-    Raises:
-        NotAsked: Redis failed less than BREAKER_SECONDS ago, or is not used: see `conf.why_no_redis`.
-        BrokerUnavailable: Redis does not answer; the result is unknown.
-        BrokerError: Redis replied with an error.
-    """
-    broker = shared_broker()
+    """Call `what` with this process' broker; raises `NotAsked`, and what `Broker` does."""
+    global _broker
+    if not conf.get_config().mirror:
+        raise NotAsked(f"Redis is not asked. {conf.why_no_redis()}.")
+    with _lock:
+        if time.monotonic() < _broken_until:
+            raise NotAsked("Redis did not answer a moment ago; the next try is in a few seconds.")
+        broker = _broker = _broker or Broker(timeout_seconds=TIMEOUT_SECONDS)
     try:
         return what(broker)
     except BrokerUnavailable:
@@ -43,21 +43,7 @@ def ask(what: Callable[[Broker], Answer]) -> Answer:
         raise
 
 
-def shared_broker() -> Broker:
-    """Return this process' broker with the short timeout; raises `NotAsked` as `ask` does."""
-    global _broker
-    if not conf.get_config().mirror:
-        raise NotAsked(f"Redis is not asked. {conf.why_no_redis()}.")
-    with _lock:
-        if time.monotonic() < _broken_until:
-            raise NotAsked("Redis did not answer a moment ago; the next try is in a few seconds.")
-        if _broker is None:
-            _broker = Broker(timeout_seconds=TIMEOUT_SECONDS)
-        return _broker
-
-
 def open_breaker() -> None:
-    """Stop all attempts for BREAKER_SECONDS."""
     global _broken_until
     with _lock:
         _broken_until = time.monotonic() + BREAKER_SECONDS

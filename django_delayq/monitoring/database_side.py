@@ -22,8 +22,9 @@ from ..index.keys import grouped
 from ..ledger import chain
 from ..models import Condition, Origin, Run, Schedule, ScheduleState, Status, Tombstone
 from ..recurrence.point import utcnow
-from ..sync import Drift
+from ..sync import Differences
 from ..sync.layout import ForeignLayout
+from ..sync.sweep import MOST_COMPARED
 from .redis_side import RedisView
 
 #: Maximum of a count, because counting more takes longer. A result of one above it means "more than this".
@@ -93,7 +94,7 @@ class Comparison:
 
     layout: str
     foreign: str = ""
-    drift: Drift | None = None
+    drift: Differences | None = None
     stale_edits: int | None = None
     unnamed: tuple[Unnamed, ...] = ()
 
@@ -242,7 +243,7 @@ def _successes() -> QuerySet[Run]:
     return Run._base_manager.filter(schedule=OuterRef("pk"), status=Status.SUCCEEDED, due_at__gte=OuterRef("point"))
 
 
-def compare(broker: Broker, queues: Iterable[str], *, most: int = sync.MOST_COMPARED) -> Comparison:
+def compare(broker: Broker, queues: Iterable[str], *, most: int = MOST_COMPARED) -> Comparison:
     """Compare Redis with the database by counts of at most `most`; only moved and deleted entries are read one by one.
 
     `queues` are those of schedules.
@@ -256,8 +257,7 @@ def compare(broker: Broker, queues: Iterable[str], *, most: int = sync.MOST_COMP
     except ForeignLayout as error:
         return Comparison("foreign", str(error))
     unnamed = find_unnamed(queues)
-    without = [each.name for each in unnamed if each.kind == "queue"]
-    drift = sync.drift(broker, most=min(most, MOST_READ) if without else most, without=without)
+    drift = sync.count_differences(broker, most=most, unnamed=[each.name for each in unnamed if each.kind == "queue"])
     return Comparison(
         "none" if layout is None else "ours",
         drift=drift,
@@ -292,7 +292,7 @@ def find_unnamed(used: Iterable[str]) -> list[Unnamed]:
     return unnamed + [Unnamed(kind, name, jobs[kind][name]) for kind in unknown for name in sorted(unknown[kind])]
 
 
-def _count_stale_edits(broker: Broker, drift: Drift) -> int:
+def _count_stale_edits(broker: Broker, drift: Differences) -> int:
     """Count old edits that Redis does not have. A leased member leaves its old shard only when its lease ends."""
     before = utcnow() - STALE
     old = Tombstone._base_manager.using(ledger.database()).filter(created_at__lt=before).order_by("pk")

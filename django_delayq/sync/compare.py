@@ -9,7 +9,8 @@ from enum import Enum
 from ..index import Broker, EntryView
 from ..index.keys import LONGEST_WAIT_MS
 from ..ledger import chain
-from .read import Wanted, keys_of, read_wanted
+from .pages import keys_of
+from .read import Wanted, read_wanted
 from .write import write_wanted
 
 
@@ -28,38 +29,30 @@ class Difference(Enum):
     LEASE = "reset, its lease was nobody's"
     ATTEMPTS = "reset, attempts were left over"
 
-    @property
-    def is_damage(self) -> bool:
-        """True if the entry must be replaced instead of updated."""
-        return self.name in ("TORN", "AHEAD", "EARLIER", "WAKE", "LEASE", "ATTEMPTS")
 
-
+#: After these the entry must be replaced instead of updated.
+DAMAGES = (
+    Difference.TORN, Difference.AHEAD, Difference.EARLIER, Difference.WAKE, Difference.LEASE, Difference.ATTEMPTS,
+)  # fmt: skip
 NOTHING = EntryView(None, None, None, leased=False)
 
 
-def compare(broker: Broker, queues: Mapping[int, str], *, flushed: bool = False, dry_run: bool = False) -> list[str]:
-    """Compare the schedules of these keys, in these queues; correct what differs, unless in a `dry_run`.
-
-    Return one line per difference. Schedules that have just moved to another queue are left to the delta sweep.
-    `flushed`: Redis was just empty and is not read; entries that were added since stay.
-    """
-    now_ms = 0
-    views = dict.fromkeys(queues, NOTHING)
-    if not flushed:
-        now_ms = broker.now_ms()
-        replies = broker.views([(chain.member_of(pk), queue) for pk, queue in queues.items()])
-        views = dict(zip(queues, replies, strict=True))
+def compare(broker: Broker, queues: Mapping[int, str], *, dry_run: bool = False) -> list[str]:
+    """Compare schedules, {primary key: queue}; correct what differs, unless in a `dry_run`; return a line for each."""
+    now_ms = broker.now_ms()
+    views = broker.views([(chain.member_of(pk), queue) for pk, queue in queues.items()])
+    held = dict(zip(queues, views, strict=True))
     lines: list[str] = []
     outdated: list[Wanted] = []
     damaged: list[Wanted] = []
     for item in read_wanted(keys_of(queues), note=not dry_run):
-        view = views.get(item.pk)
-        if view is None or queues[item.pk] != item.queue:
+        if queues.get(item.pk) != item.queue:  # has just moved: left to the delta sweep
             continue
+        view = held[item.pk]
         difference = find_difference(item, view, now_ms)
         if difference is not None:
             lines.append(f"{item.name}: {difference.value.format(point=item.point)}")
-            (damaged if difference.is_damage else outdated).append(item)
+            (damaged if difference in DAMAGES else outdated).append(item)
             if view.generation is not None and view.generation > item.definition.generation:
                 item.definition = item.definition._replace(expected=str(view.generation))
     for items, reset in ((outdated, False), (damaged, True)):
@@ -69,7 +62,6 @@ def compare(broker: Broker, queues: Mapping[int, str], *, flushed: bool = False,
 
 
 def find_difference(item: Wanted, view: EntryView, now_ms: int) -> Difference | None:
-    """Return what is wrong with an entry, or None."""
     wanted, score_ms = item.definition, view.score_ms
     if item.past_django:
         return Difference.PAST_DJANGO
@@ -81,26 +73,19 @@ def find_difference(item: Wanted, view: EntryView, now_ms: int) -> Difference | 
         return Difference.BEHIND if view.generation < wanted.generation else Difference.NEWER
     if view.leased:
         return Difference.LEASE if score_ms > now_ms + LONGEST_WAIT_MS else None
-    return _find_misplaced(item, view, view.point_ms, score_ms, now_ms)
-
-
-def _find_misplaced(item: Wanted, view: EntryView, point_ms: int, score_ms: int, now_ms: int) -> Difference | None:
-    """Return what is wrong with the point or score of a complete entry of the right generation, or None."""
-    wanted = item.definition
-    if point_ms > wanted.point_ms:
+    if view.point_ms > wanted.point_ms:
         return Difference.AHEAD
     if score_ms > max(now_ms, wanted.wake_ms) + LONGEST_WAIT_MS:
         return Difference.WAKE
     if item.awaited:  # waits for a retry
         return None
-    if point_ms < wanted.point_ms:
+    if view.point_ms < wanted.point_ms:
         return Difference.EARLIER if score_ms > now_ms else None  # otherwise its next claimer finds it
-    if point_ms > now_ms:
-        if view.retrying:
-            return Difference.ATTEMPTS
-        if score_ms != wanted.wake_ms:
-            return Difference.WAKE
-    return None
+    if view.point_ms <= now_ms:
+        return None
+    if view.retrying:
+        return Difference.ATTEMPTS
+    return Difference.WAKE if score_ms != wanted.wake_ms else None
 
 
 def _find_needless(view: EntryView, generation: int, now_ms: int) -> Difference | None:

@@ -1,28 +1,27 @@
 """Whose prefix this is, and how its index is laid out. Redis stores both; each process compares them with its own.
 
 Note [Fingerprint]
-Two databases under one prefix would run and remove each other's schedules. The fingerprint tells a database from its
-copies by its location (PostgreSQL's system identifier and database name, or the path of an SQLite file) and the
-creation time of its tables, which differs between projects with equal paths.
+Two databases under one prefix would run and remove each other's schedules. A database differs from its copies by its
+location (PostgreSQL's system identifier and database name, or a file's path) and the creation time of its tables.
 
 Note [Queues of other settings]
 A process whose settings name fewer queues may use the prefix, and keeps the other queues in the stored layout. But it
-mirrors schedules of every queue: with another number of shards for such a queue, it would put a second entry of a
-schedule into another shard, and both would run. So it is refused once the database has rows for that queue.
+mirrors schedules of every queue: with another number of shards, it would put a second entry of a schedule into another
+shard, and both would run. So it is refused once the database has rows for that queue.
 
 Note [Releases of one layout]
 Releases with the same `conf.LAYOUT` work side by side. A release that cannot work beside the former one raises it,
-and adds a migration, empty if need be, whose name ends with `_layout_<number>`. So the database decides which layout
-is in force, even after a flush. A worker with a lower layout drains and refuses to start again; one with a higher
-layout waits for `migrate`. Redis stores the layout of the index; a worker with another one rebuilds it, see
-`switch.py`. Every release must be able to read its database and version; the rest may change with the version.
+and adds a migration whose name ends with `_layout_<number>`. So the database decides which layout is in force, even
+after a flush. A worker with a lower layout drains and refuses to start again; one with a higher layout waits for
+`migrate`. Redis stores the layout of the index; a worker with another one rebuilds it, see `switch.py`. Every release
+must be able to read its database and version; the rest may change with the version.
 """
 
 import hashlib
 import json
 import pkgutil
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +30,7 @@ from typing import Any
 from django.db import DatabaseError, connections, transaction
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
+from django.db.models import QuerySet
 
 from .. import conf, ledger
 from ..exceptions import DelayQError
@@ -73,11 +73,9 @@ class Layout:
     switching: bool = False
 
     def text(self) -> str:
-        """Return the layout as Redis stores it."""
-        stored: dict[str, Any] = {"database": self.database, "version": self.version, "shards": self.shards}
-        return json.dumps(stored | ({"switching": True} if self.switching else {}), sort_keys=True)
+        return json.dumps(asdict(self), sort_keys=True)
 
-    def differs(self, own: "Layout") -> str:
+    def find_difference(self, own: "Layout") -> str:
         """Return why a process with the layout `own` cannot use an index with this one; '' if it can."""
         if self.switching:
             return "A worker is building the index in Redis anew by another layout."
@@ -90,20 +88,13 @@ class Layout:
 
 
 def own_layout(broker: Broker) -> Layout:
-    """Return the layout of this process, from its release and settings."""
     config = broker.config
     return Layout(fingerprint(), conf.LAYOUT, {queue: config.shard_count(queue) for queue in config.queues})
 
 
 def check_layout(broker: Broker, *, claim: bool = True) -> None:
-    """Claim the prefix for this database and layout, or check that it is theirs already.
-
-    Without `claim` nothing is written, and an unclaimed prefix passes.
-
-    Raises:
-        ForeignLayout: The prefix belongs to another database, or see Note [Queues of other settings].
-        OtherLayout: The index is this database's, but has another layout or number of shards.
-        OutdatedRelease, PendingMigrations: The prefix is unclaimed, see `check_release`.
+    """Claim the prefix for this database and layout, or check that it is theirs already. Without `claim` nothing is
+    written, and an unclaimed prefix passes. Raises `OtherLayout`, and what `read_layout` and `check_release` do.
     """
     own, text = own_layout(broker), broker.layout()
     if claim and _parse(text) is None:
@@ -112,27 +103,20 @@ def check_layout(broker: Broker, *, claim: bool = True) -> None:
         if _parse(text) is None:
             store_layout(broker)
             return
-    standing = checked(broker, text)
-    if difference := standing.differs(own):
+    standing = read_layout(broker, text)
+    if difference := standing.find_difference(own):
         raise OtherLayout(
             f"{difference} Nothing was changed. Workers with the release and the settings of this process build the "
             "index anew as soon as no others live: restart all of them."
         )
-    check_others(broker, standing)
     if claim and own.shards.keys() - standing.shards.keys():
-        broker.write_layout(replace(standing, shards=standing.shards | own.shards).text())
+        broker.write_note("layout", replace(standing, shards=standing.shards | own.shards).text())
 
 
 def check_release() -> None:
-    """Compare this release with the database. See Note [Releases of one layout].
-
-    Raises:
-        OutdatedRelease: The database has a higher layout.
-        PendingMigrations: `migrate` was not run for this release.
-    """
+    """Raise OutdatedRelease or PendingMigrations, if that is so. See Note [Releases of one layout]."""
     using = ledger.database()
-    recorder = MigrationRecorder(connections[using])
-    applied = set(recorder.migration_qs.filter(app=APP).values_list("name", flat=True)) if recorder.has_table() else ()
+    applied = set(_migrations(using).values_list("name", flat=True))
     if not applied:  # the tables were created without migrations, as in some test suites
         return
     layout = max((int(found[1]) for name in applied if (found := RAISES.search(name))), default=1)
@@ -160,11 +144,13 @@ def store_layout(broker: Broker) -> None:
     """Write the layout of this process. Queues that its settings do not name keep their shards."""
     own, standing = own_layout(broker), _parse(broker.layout())
     shards = standing.shards if standing is not None and standing.database == own.database else {}
-    broker.write_layout(replace(own, shards=shards | own.shards).text())
+    broker.write_note("layout", replace(own, shards=shards | own.shards).text())
 
 
-def checked(broker: Broker, text: str | None) -> Layout:
-    """Return the stored layout, or one without shards if none is stored; refuse that of another database."""
+def read_layout(broker: Broker, text: str | None) -> Layout:
+    """Return the layout stored as `text`, or one without shards if there is none; raises ForeignLayout if it is another
+    database's, or see Note [Queues of other settings].
+    """
     standing = _parse(text)
     if standing is None:
         return Layout("", conf.LAYOUT)
@@ -175,38 +161,33 @@ def checked(broker: Broker, text: str | None) -> Layout:
             "replaces the other (restored or moved), or a test run wrote here, stop all workers and run: "
             "manage.py delayq_sync --adopt"
         )
-    return standing
-
-
-def check_others(broker: Broker, standing: Layout) -> None:
-    """Refuse to mirror into wrong shards. See Note [Queues of other settings]."""
     for queue, known in standing.shards.items():
         count = broker.config.shard_count(queue)
-        if queue not in broker.config.queues and count != known and _in_use(queue):
+        if queue not in broker.config.queues and count != known and _is_in_use(queue):
             raise ForeignLayout(
                 f"The queue {queue!r} has {known} shards in Redis, but DELAYQ['QUEUES'] here does not name it, and its "
                 f"schedules would be mirrored as if it had {count}. Nothing was changed. Name it in DELAYQ['QUEUES'] "
                 "here too (a worker's --queues says which of them it runs), or move its schedules to another queue."
             )
+    return standing
 
 
-def _in_use(queue: str) -> bool:
+def _is_in_use(queue: str) -> bool:
     schedules = Schedule._base_manager.using(ledger.database()).filter(queue=queue)
     return schedules.exists() or ledger.open_apart().filter(queue=queue).exists()
 
 
 def _parse(text: str | None) -> Layout | None:
-    """Return a stored layout, or None if it is missing or invalid."""
     try:
         value = json.loads(text or "")
         database, version, shards = value["database"], value["version"], value.get("shards")
-        if not (isinstance(database, str) and type(version) is int):
-            return None
-        if not _are_sound(shards):
-            return None if version == conf.LAYOUT else Layout(database, version)
-        return Layout(database, version, shards, value.get("switching") is True)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+    if not isinstance(database, str) or type(version) is not int:
+        return None
+    if _are_sound(shards):
+        return Layout(database, version, shards, value.get("switching") is True)
+    return None if version == conf.LAYOUT else Layout(database, version)
 
 
 def _are_sound(shards: Any) -> bool:
@@ -219,10 +200,10 @@ def _are_sound(shards: Any) -> bool:
 def fingerprint() -> str:
     """Return an id of this database, which its copies do not share. See Note [Fingerprint]."""
     using = ledger.database()
-    settings = connections[using].settings_dict
-    key = (using, str(settings["NAME"]))
+    key = (using, str(connections[using].settings_dict["NAME"]))
     if key not in _known:
-        parts = [connections[using].vendor, _location(using), _created(using)]
+        created = _migrations(using).order_by("pk").values_list("applied", flat=True).first()
+        parts = [connections[using].vendor, _location(using), created.isoformat() if created else ""]
         _known[key] = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
     return _known[key]
 
@@ -242,9 +223,7 @@ def _location(using: str) -> str:
     return f"{settings['HOST']}:{settings['PORT']}/{settings['NAME']}"
 
 
-def _created(using: str) -> str:
+def _migrations(using: str) -> "QuerySet[Any]":
+    """Return the applied migrations of this app; none if the database has no table of migrations."""
     recorder = MigrationRecorder(connections[using])
-    if not recorder.has_table():
-        return ""
-    row = recorder.migration_qs.filter(app=APP).order_by("pk").values_list("applied", flat=True).first()
-    return "" if row is None else row.isoformat()
+    return recorder.migration_qs.filter(app=APP) if recorder.has_table() else recorder.migration_qs.none()

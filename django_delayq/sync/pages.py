@@ -1,4 +1,4 @@
-"""Rows page by page.
+"""Reads schedules, open runs and jobs page by page.
 
 Note [Pages are swept in random order]
 Several workers may sweep after one bulk write. Each reads the oldest few pages, shuffles them, and checks each page
@@ -6,10 +6,14 @@ again before working on it: so two workers seldom do the same page, without coor
 """
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from django.db.models import QuerySet
+
+from .. import ledger
+from ..ledger.rows import RunRow
+from ..models import Schedule
 
 #: Rows per page. Scripts take smaller parts: `broker.SCRIPT_PART`.
 PAGE = 1000
@@ -17,14 +21,6 @@ PAGE = 1000
 PAGES = 10
 
 Item = TypeVar("Item")
-
-
-def pages(rows: "QuerySet[Any, Item]") -> Iterator[list[Item]]:
-    """Yield rows that have a `pk`, or primary keys, in ascending order; each page is read on request."""
-    last: Any = 0
-    while page := list(rows.filter(pk__gt=last).order_by("pk")[:PAGE]):
-        yield page
-        last = getattr(page[-1], "pk", page[-1])
 
 
 def parts(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
@@ -39,3 +35,31 @@ def shuffled(pks: Iterable[int]) -> list[Sequence[int]]:
     found = list(parts(sorted(pks)))
     random.shuffle(found)
     return found
+
+
+def keys_of(pks: Collection[int]) -> list[int] | range:
+    """Return the keys, as a range if it adds few rows: the database answers a range faster."""
+    first, last = min(pks, default=0), max(pks, default=-1)
+    return range(first, last + 1) if last - first < 2 * len(pks) else list(pks)
+
+
+def queues_of(**where: Any) -> "QuerySet[Schedule, Any]":
+    """Return (primary key, queue) of the schedules that match."""
+    return Schedule._base_manager.using(ledger.database()).filter(**where).values_list("pk", "queue")
+
+
+def walk(
+    check_schedules: Callable[[dict[int, str]], Item],
+    check_runs: Callable[[list[RunRow]], Item],
+    queues: Collection[str] | None = None,
+) -> Iterator[tuple[int, Item]]:
+    """Call a function for each page of schedules, {primary key: queue}, then one for each of open runs and jobs.
+
+    Yield for each page the number of schedules and the result. `queues`: None for all.
+    """
+    rows, last = queues_of() if queues is None else queues_of(queue__in=queues), 0
+    while page := dict(rows.filter(pk__gt=last).order_by("pk")[:PAGE]):
+        yield len(page), check_schedules(page)
+        last = max(page)
+    for runs in ledger.open_pages(PAGE, queues):
+        yield 0, check_runs(runs)

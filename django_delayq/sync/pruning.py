@@ -3,9 +3,8 @@
 Note [Passes of pruning]
 The worker with the upkeep lease prunes (`worker/upkeep.py`, Note [One lease]). A pass visits all schedules; the next
 is due EVERY_SECONDS after its end. After each batch the worker does its small chores, and rests for RESTS times its
-duration, which leaves a database with one writer to others. A pass that other work interrupts notes its position, and
-is due again immediately. If the worker dies, the next one continues from the last note. Concurrent passes are
-harmless: each skips rows that the other has locked.
+duration, which leaves a database with one writer to others. A pass that is interrupted notes its position, and is due
+again immediately. Concurrent passes are harmless: each skips rows that the other has locked.
 """
 
 import json
@@ -31,15 +30,14 @@ RESTS, MOST_REST_SECONDS = 9.0, 0.5
 class LastPass:
     """The last pass: when it ended or was interrupted, rows deleted, and rows left because they were locked.
 
-    `seconds` is its duration, `behind_seconds` for how long the oldest row could have been pruned. `after` is the
-    last schedule that is done, None if the pass is complete.
+    `behind_seconds`: for how long the oldest row could have been pruned. `after`: the last schedule that is done, None
+    if the pass is complete.
     """
 
     database: str
     at_ms: int
     rows: int = 0
     left: int = 0
-    seconds: float = 0.0
     behind_seconds: float = 0.0
     after: int | None = 0
 
@@ -56,12 +54,12 @@ class LastPass:
 def read_last(broker: Broker) -> LastPass | None:
     """Return the last pass over this database; None if unknown."""
     try:
-        value = json.loads(broker.last_pruning() or "")
+        value = json.loads(broker.read_note("pruned") or "")
         at_ms, rows, left = (int(value[name]) for name in ("at_ms", "rows", "left"))
-        seconds, behind = (float(value[name]) for name in ("seconds", "behind_seconds"))
+        behind = float(value["behind_seconds"])
         after = None if value["after"] is None else min(int(value["after"]), ledger.LAST_KEY)
         from_ms(at_ms)  # raises if it is invalid
-        last = LastPass(str(value["database"]), at_ms, rows, left, seconds, behind, after)
+        last = LastPass(str(value["database"]), at_ms, rows, left, behind, after)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     return last if last.database == sync.fingerprint() else None
@@ -72,30 +70,14 @@ def prune_if_due(
 ) -> LastPass | None:
     """Prune if it is due; return the pass, or None. See Note [Passes of pruning].
 
-    `go_on` is called after each batch. The pass is interrupted if it returns False, or after `seconds`.
-
-    Raises:
-        BrokerError, DatabaseError: Deleted rows stay deleted; the next call, by any worker, continues.
+    The pass is interrupted if `go_on`, called after each batch, returns False, or after `seconds`.
     """
-    if not _is_due(broker):
+    last = read_last(broker)
+    if last is not None and last.finished and 0 <= broker.now_ms() - last.at_ms < EVERY_SECONDS * 1000:
         return None
-    until = time.monotonic() + seconds
-    return _prune(broker, lambda: time.monotonic() < until and go_on())
-
-
-def _is_due(broker: Broker) -> bool:
-    last = read_last(broker)
-    if last is None or not last.finished:
-        return True
-    return not 0 <= broker.now_ms() - last.at_ms < EVERY_SECONDS * 1000
-
-
-def _prune(broker: Broker, go_on: Callable[[], bool]) -> LastPass:
-    """Continue the last pass if it was interrupted, or begin one; store its position."""
-    last = read_last(broker)
     if last is None or last.finished:
         last = LastPass(sync.fingerprint(), 0)
-    began = time.monotonic()
+    until = time.monotonic() + seconds
     for batch, pruned in prune_batches(last.after or 0, rests=RESTS):
         last = replace(
             last,
@@ -104,10 +86,10 @@ def _prune(broker: Broker, go_on: Callable[[], bool]) -> LastPass:
             behind_seconds=max(last.behind_seconds, batch.late),
             after=None if batch.done >= ledger.LAST_KEY else batch.done,
         )
-        if not go_on():
+        if time.monotonic() >= until or not go_on():
             break
-    last = replace(last, at_ms=broker.now_ms(), seconds=round(last.seconds + time.monotonic() - began, 3))
-    broker.note_pruning(json.dumps(asdict(last)))
+    last = replace(last, at_ms=broker.now_ms())
+    broker.write_note("pruned", json.dumps(asdict(last)))
     return last
 
 

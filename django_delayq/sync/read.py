@@ -1,13 +1,22 @@
-"""Computes what Redis should hold of schedules, and notes it in their states. Never connects to Redis."""
+"""Computes what Redis should hold of schedules, and notes it in their states. Never connects to Redis.
 
-from collections.abc import Collection, Mapping, Sequence
+Note [Digest]
+`ScheduleState.mirrored_digest` describes what was mirrored last: `effective_from`, a checksum of the timing fields,
+and a checksum of the fields that decide where a schedule waits and when it is woken. Through Django, an edit of the
+timing moves `effective_from`, and every edit sets a generation that is not mirrored yet; SQL does neither. So an edit
+past Django has changed the first checksum without `effective_from`, or the second one of a row that looks mirrored.
+SQL that also moves `effective_from` or the generation counts as an edit through Django.
+"""
+
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from zlib import crc32
 
 from django.db import transaction
-from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, F, Q
 
 from .. import conf, ledger
 from ..calls.side_channels import send
@@ -15,10 +24,40 @@ from ..index import Definition
 from ..ledger import chain
 from ..ledger.rows import ScheduleRow, StateRow
 from ..models import Condition, Schedule, ScheduleState, Tombstone
-from ..models.versions import moved, next_generation
+from ..models.versions import TIMING_FIELDS, moved, next_generation
 from ..recurrence import to_ms, wake_at
 from ..signals import schedule_parked
-from .digest import PastDjango, digest_of, edited_past_django, sum_of_waiting
+from .pages import keys_of
+
+#: Raise it if other fields, or another format, would change the digest of an unchanged definition.
+VERSION = "1"
+_INSTANTS = ("at", "start_at", "end_at")
+_read_instants = attrgetter("created_at", *_INSTANTS)
+_read_others = attrgetter(*sorted(TIMING_FIELDS - {*_INSTANTS}))
+
+
+def digest_of(schedule: ScheduleRow) -> str:
+    """Return the digest of a definition, which is the same in every process and database."""
+    instants = [value and value.timestamp() for value in _read_instants(schedule)]
+    timing = (*instants, *_read_others(schedule), schedule.name if "h" in schedule.cron.lower() else "")
+    waiting = sum_of_waiting(schedule.queue, schedule.jitter, schedule.name)
+    return f"{VERSION}:{schedule.effective_from.timestamp()!r}:{crc32(repr(timing).encode()):08x}:{waiting}"
+
+
+def sum_of_waiting(queue: str, jitter: timedelta, name: str) -> str:
+    """Return the last part of a digest: where a schedule waits and when it is woken."""
+    waiting = (queue, jitter, name) if jitter else queue
+    return f"{crc32(repr(waiting).encode()):08x}"
+
+
+def find_edit_past_django(schedule: ScheduleRow, digest: str) -> tuple[bool, bool] | None:
+    """Return whether SQL changed the timing, and the queue or jitter, since it was mirrored; None for neither."""
+    old, new = schedule.state.mirrored_digest.split(":"), digest.split(":")
+    if len(old) != len(new) or old[0] != new[0]:  # never mirrored, or with another VERSION
+        return None
+    retimed = old[1] == new[1] and old[2] != new[2]
+    moved = old[3] != new[3] and (retimed or schedule.generation == schedule.synced_generation)
+    return (retimed, moved) if retimed or moved else None
 
 
 @dataclass(slots=True)
@@ -26,8 +65,7 @@ class Wanted:
     """What Redis should hold of a schedule: a point and its wake-up, or nothing if there is no `point`.
 
     `unnoted`: the row does not record yet that this generation is mirrored. `awaited`: the point has an open row in
-    the ledger, so it may wait for a retry. `past_django`: SQL edited the row since it was mirrored, see Note
-    [Digest].
+    the ledger, so it may wait for a retry. `past_django`: SQL edited the row since it was mirrored.
     """
 
     pk: int
@@ -39,20 +77,16 @@ class Wanted:
     awaited: bool = False
     past_django: bool = False
 
-    @property
-    def member(self) -> str:
-        return self.definition.member
 
-
-def _definition(
-    pk: int, name: str, jitter: timedelta, generation: int, point: datetime | None, priority: int
-) -> Definition:
+def _want(
+    pk: int, queue: str, name: str, jitter: timedelta, generation: int, priority: int, point: datetime | None
+) -> Wanted:
     point_ms = wake_ms = 0
     if point is not None:
-        point_ms = wake_ms = to_ms(point)
-        if jitter:
-            wake_ms = to_ms(wake_at(point, jitter, name))
-    return Definition(chain.member_of(pk), generation, point_ms, wake_ms, priority=priority)
+        point_ms = to_ms(point)
+        wake_ms = to_ms(wake_at(point, jitter, name)) if jitter else point_ms
+    definition = Definition(chain.member_of(pk), generation, point_ms, wake_ms, priority=priority)
+    return Wanted(pk, name, queue, definition, point)
 
 
 #: The columns that `read_settled` reads. The last is True if a schedule is mirrored and active, and everything before
@@ -81,27 +115,21 @@ def read_settled(pks: Collection[int]) -> tuple[list[Wanted], dict[int, str]]:
         if pk not in mine:
             continue
         if sound and pk not in begun and digest.endswith(sum_of_waiting(queue, jitter, name)):
-            settled.append(Wanted(pk, name, queue, _definition(pk, name, jitter, generation, point, priority), point))
+            settled.append(_want(pk, queue, name, jitter, generation, priority, point))
         else:
             others[pk] = queue
     return settled, others
 
 
-def queues_of(**where: Any) -> "QuerySet[Schedule, Any]":
-    """Return (primary key, queue) of the schedules that match."""
-    return Schedule._base_manager.using(ledger.database()).filter(**where).values_list("pk", "queue", named=True)
-
-
 def read_wanted(pks: Collection[int], *, note: bool = True) -> list[Wanted]:
     """Read definitions and compute what Redis should hold of each; with `note`, store the result in their states.
 
-    Independent of Redis, so a state records what a definition left undecided even if Redis is unavailable. A
-    definition that was edited past Django becomes a new version: it gets a generation, and a new `effective_from` if
+    A definition that was edited past Django becomes a new version: it gets a generation, and a new `effective_from` if
     its timing changed. Locked rows are left to the next sweep. A `range` means all keys in it.
     """
     schedules = ledger.load_schedules(pks)
     digests = {pk: digest_of(row) for pk, row in schedules.items()}
-    edited = {pk: what for pk, row in schedules.items() if (what := edited_past_django(row, digests[pk])) is not None}
+    edited = {pk: what for pk, row in schedules.items() if (what := find_edit_past_django(row, digests[pk]))}
     locked: set[int] = set()
     if edited and note:
         locked = _begin_versions(schedules, edited)
@@ -118,11 +146,6 @@ def read_wanted(pks: Collection[int], *, note: bool = True) -> list[Wanted]:
     return list(wanted.values())
 
 
-def note_parked(pks: Sequence[int]) -> None:
-    """Store in the states which of these schedules cannot continue, and why: `ScheduleState.condition_reason`."""
-    read_wanted(pks)
-
-
 def _work_out(schedule: ScheduleRow, digest: str, waiting: datetime | None, notes: "_Notes") -> Wanted:
     """Compute what is wanted of a schedule; `waiting` is the oldest point of its chain with an open row."""
     point, undecided = notes.take(schedule, digest)
@@ -131,15 +154,11 @@ def _work_out(schedule: ScheduleRow, digest: str, waiting: datetime | None, note
             point = undecided  # its claimer decides it, and records what else the old definition left
     elif schedule.enabled:  # otherwise the worker that claims it closes it
         point = waiting if point is None else min(waiting, point)
-    return Wanted(
-        schedule.pk,
-        schedule.name,
-        schedule.queue,
-        _definition(schedule.pk, schedule.name, schedule.jitter, schedule.generation, point, schedule.priority),
-        point,
-        unnoted=schedule.synced_generation != schedule.generation,
-        awaited=point is not None and point == waiting,
-    )
+    row = schedule
+    wanted = _want(row.pk, row.queue, row.name, row.jitter, row.generation, row.priority, point)
+    wanted.unnoted = row.synced_generation != row.generation
+    wanted.awaited = point is not None and point == waiting
+    return wanted
 
 
 class _Notes:
@@ -185,33 +204,26 @@ class _Notes:
                     ledger.write_states([state for state in states if state.schedule_id not in locked], names)
         for row in self.parked:
             if row.pk not in locked:
-                reason = row.state.condition_reason
-                tell = partial(send, schedule_parked, "schedule_parked", sender=Schedule, reason=reason)
-                tell = partial(tell, schedule=ledger.as_schedule(row))
+                schedule, reason = ledger.as_schedule(row), row.state.condition_reason
+                tell = partial(send, schedule_parked, "schedule_parked", sender=Schedule, schedule=schedule)
+                tell = partial(tell, reason=reason)
                 transaction.on_commit(tell, using=ledger.database(), robust=True)
         return locked
 
 
-def _begin_versions(schedules: Mapping[int, ScheduleRow], edited: Mapping[int, PastDjango]) -> set[int]:
+def _begin_versions(schedules: Mapping[int, ScheduleRow], edited: Mapping[int, tuple[bool, bool]]) -> set[int]:
     """Give rows that SQL edited a new version, as `Schedule.save` does; return the locked keys."""
     using = ledger.database()
     written = Schedule._base_manager.using(using)
-    queues = conf.get_config().queues
     with ledger.writing(using):
         locked = ledger.leave_locked(Schedule, list(edited), using)
         free = {pk: what for pk, what in edited.items() if pk not in locked}
-        for retimed, more in ((True, moved()), (False, {})):
-            pks = [pk for pk, what in free.items() if what.retimed is retimed]
+        for wanted, more in ((True, moved()), (False, {})):
+            pks = [pk for pk, (retimed, _) in free.items() if retimed is wanted]
             written.filter(pk__in=pks).update(generation=next_generation(), **more)
         # The former queue is unknown: remove them from every other queue before they enter the new shards.
-        gone = [schedules[pk] for pk, what in free.items() if what.moved]
-        Tombstone.add(
-            [(row.pk, queue, row.generation) for row in gone for queue in queues if queue != row.queue], using=using
-        )
+        gone = [schedules[pk] for pk, (_, elsewhere) in free.items() if elsewhere]
+        queues = conf.get_config().queues
+        others = [(row.pk, queue, row.generation) for row in gone for queue in queues if queue != row.queue]
+        Tombstone.add(others, using=using)
     return locked
-
-
-def keys_of(pks: Collection[int]) -> list[int] | range:
-    """Return the keys, as a range if it adds few rows: the database answers a range faster."""
-    first, last = min(pks, default=0), max(pks, default=-1)
-    return range(first, last + 1) if last - first < 2 * len(pks) else list(pks)

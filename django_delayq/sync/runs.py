@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from .. import ledger
-from ..index import Broker, Definition, EntryView, Index, Shard
+from ..index import Broker, Definition
 from ..index.keys import LONGEST_WAIT_MS, Mode, grouped
 from ..ledger import chain
 from ..ledger.rows import AnyRun
@@ -15,28 +15,22 @@ from ..recurrence import to_ms
 _MOVING: tuple[Mode, ...] = ("move", "new", "move")
 
 
-def put_runs(broker: Index, runs: Sequence[AnyRun], *, mode: Mode = "new") -> int:
+def put_runs(broker: Broker, runs: Sequence[AnyRun], *, mode: Mode = "new") -> int:
     """Put rows into Redis that are not there, with one round trip per shard; return how many were added.
 
     With the mode "reset", damaged entries are written too. Putting a row late or repeatedly is harmless: existing
     entries stay, and the worker that claims a row finds out if it has ended.
     """
-    shards = grouped(runs, lambda run: shard_of(broker, run))
+    shards = grouped(runs, lambda run: broker.shard_of(chain.member_of_run(run), run.queue))
     words = [broker.upsert(shard, list(map(definition_of, group)), mode=mode) for shard, group in shards.items()]
     return sum(reply.count("NEW") for reply in words)
-
-
-def shard_of(broker: Index, run: AnyRun) -> Shard:
-    """Return the shard of a row's member."""
-    return broker.shard_of(chain.member_of_run(run), run.queue)
 
 
 def definition_of(run: AnyRun) -> Definition:
     """Return what Redis should hold of a row.
 
     A manual run, and a job without `run_after`, start immediately even if the clock of the process that created them
-    is ahead. Backfilled points wait in the order of their creation: by their due points they would precede all other
-    rows.
+    is ahead. Backfilled points wait in the order of their creation: by due point they would precede all other rows.
     """
     point_ms = wake_ms = to_ms(run.created_at if run.origin == Origin.BACKFILL else run.due_at)
     if run.origin == Origin.MANUAL or (run.origin != Origin.BACKFILL and run.due_at <= run.created_at):
@@ -45,13 +39,11 @@ def definition_of(run: AnyRun) -> Definition:
     return Definition(chain.member_of_run(run), generation, point_ms, wake_ms, priority=run.priority)
 
 
-def move_run(broker: Index, run: AnyRun, when: datetime) -> bool:
-    """Let a waiting row come due at another time; return False if a worker has it.
-
-    A missing row is added, so that a late put does not let a worker start it earlier.
-    """
-    at_ms, shard, word = to_ms(when), shard_of(broker, run), ""
+def move_run(broker: Broker, run: AnyRun, when: datetime) -> bool:
+    """Let a waiting row come due at another time, or add it: its put may be late. Return False if a worker has it."""
+    at_ms, word = to_ms(when), ""
     item = definition_of(run)._replace(point_ms=at_ms, wake_ms=at_ms)
+    shard = broker.shard_of(item.member, run.queue)
     for mode in _MOVING:
         [word] = broker.upsert(shard, [item], mode=mode)
         if word in ("MOVED", "NEW", "LEASED"):
@@ -59,9 +51,10 @@ def move_run(broker: Index, run: AnyRun, when: datetime) -> bool:
     return word != "LEASED"
 
 
-def forget_run(broker: Index, run: AnyRun) -> None:
+def forget_run(broker: Broker, run: AnyRun) -> None:
     """Remove a row from Redis that must not start; one that was retried in the meantime stays."""
-    broker.remove(shard_of(broker, run), [(chain.member_of_run(run), chain.generation_of_run(run), "")], gone=True)
+    member, generation = chain.member_of_run(run), chain.generation_of_run(run)
+    broker.remove(broker.shard_of(member, run.queue), [(member, generation, "")], gone=True)
 
 
 def put_back(broker: Broker, runs: Sequence[AnyRun], *, dry_run: bool = False) -> list[str]:
@@ -70,19 +63,16 @@ def put_back(broker: Broker, runs: Sequence[AnyRun], *, dry_run: bool = False) -
     views = broker.views([(chain.member_of_run(run), run.queue) for run in runs])
     missing, damaged = [], []
     for run, view in zip(runs, views, strict=True):
+        latest_ms = max(now_ms, to_ms(run.due_at)) + LONGEST_WAIT_MS
         if view.score_ms is None or (view.generation != chain.generation_of_run(run) and not view.leased):
             missing.append(run)
-        elif view.point_ms is None or view.generation is None or _is_misplaced(run, view, now_ms):
+        elif view.point_ms is None or view.generation is None or view.score_ms > latest_ms:
             damaged.append(run)
     if not dry_run:
         put_runs(broker, missing)
         put_runs(broker, damaged, mode="reset")
     lines = [f"{run.title} {run.pk}: put back" for run in missing]
     return lines + [f"{run.title} {run.pk}: repaired, a part of its entry was damaged" for run in damaged]
-
-
-def _is_misplaced(run: AnyRun, view: EntryView, now_ms: int) -> bool:
-    return (view.score_ms or 0) > max(now_ms, to_ms(run.due_at)) + LONGEST_WAIT_MS
 
 
 def close_abandoned(broker: Broker, *, dry_run: bool = False) -> list[str]:

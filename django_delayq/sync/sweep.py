@@ -1,23 +1,41 @@
-"""The sweeps that correct the mirror, whatever was missed: delta and full."""
+"""The sweeps that correct the mirror, whatever was missed: delta and full. Between them, differences are counted.
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
+Note [When a full sweep is due]
+The next sweep is due if the record of the last one is older than FULL_SECONDS or missing (a flush, or another
+database took the prefix over), or if the server's run id has changed since that sweep began: the server was restarted
+or replaced, perhaps with older data. The same rule finds what was missed while no worker ran. The worker with the
+upkeep lease makes the sweep (`worker/upkeep.py`, Note [One lease]).
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import NamedTuple
+
+from django.db.models import Q
 
 from .. import ledger
-from ..index import Broker, Shard
+from ..index import EXACT, Broker, Shard
+from ..index.keys import is_built
 from ..ledger import chain
-from ..models import Run, Schedule, Tombstone
+from ..models import Condition, Run, Schedule, ScheduleState, Tombstone
+from ..recurrence import from_ms
+from ..recurrence.point import EPOCH, utcnow
 from .compare import compare
-from .layout import check_layout
-from .missed import put_missed
-from .pages import PAGE, PAGES, shuffled
-from .read import queues_of
-from .rebuild import Build, walk
-from .runs import close_abandoned
-from .write import remove_oldest, remove_whole, sync
+from .layout import check_layout, fingerprint, store_layout
+from .missing import put_missing
+from .pages import PAGE, PAGES, queues_of, shuffled, walk
+from .rebuild import Build
+from .runs import close_abandoned, put_back
+from .write import remove_oldest, sync
 
-logger = logging.getLogger("django_delayq.sync")
+#: Maximum delay until damage, or an edit by SQL, is found, in seconds.
+FULL_SECONDS = 600.0
+#: Maximum rows per count of differences, which takes about a second.
+MOST_COMPARED = 2_000_000
+GoOn = Callable[[int], bool]
 
 
 @dataclass(slots=True)
@@ -28,20 +46,20 @@ class Report:
     lines: list[str] = field(default_factory=list)
     done: bool = False
 
-    def __bool__(self) -> bool:
-        return bool(self.lines)
+
+class LastSweep(NamedTuple):
+    """A finished full sweep: its end by Redis' clock, the servers' run ids at its start, and whose it was."""
+
+    at_ms: int
+    run_ids: str
+    database: str
 
 
 def delta_sweep(broker: Broker, *, rows: bool = True) -> int:
     """Mirror what the fast path missed: edits, deletions and, with `rows`, rows outside chains.
 
-    Return the greater of the numbers of mirrored edits and deletions; if it reaches PAGE, there may be more. See
-    `pages.py`, Note [Pages are swept in random order]. If nothing is missing, it costs a few short queries, and does
-    not query Redis.
-
-    Raises:
-        ForeignLayout: Another database has taken the prefix over.
-        BrokerError: Redis cannot be written; the next sweep does the rest.
+    Return the greater of the numbers of mirrored edits and deletions; if it reaches PAGE, there may be more. After an
+    error, the next sweep does the rest; `ForeignLayout` means that another database has taken the prefix over.
     """
     using = ledger.database()
     stones = Tombstone._base_manager.using(using).exists()
@@ -50,18 +68,14 @@ def delta_sweep(broker: Broker, *, rows: bool = True) -> int:
     if stones or pks:
         check_layout(broker)
     if rows:
-        put_missed(broker)
+        put_missing(broker)
     gone = remove_oldest(broker) if stones else 0
     mirrored = sum(_mirror_edits(broker, page) for page in shuffled(pks))
     return max(mirrored, gone)
 
 
 def _mirror_edits(broker: Broker, pks: Sequence[int]) -> int:
-    """Mirror the edits of a page that are left; return how many are mirrored now, by any worker.
-
-    Locked rows, and rows that must not leave their shard yet, do not count: otherwise the caller would repeat
-    endlessly.
-    """
+    """Mirror the edits of a page that are left; return how many are mirrored now, by any worker."""
     rows = ledger.reader(Schedule, "id", ("pk",), ledger.database())
     unmirrored = " AND generation <> synced_generation"
     newer = sync(broker, [pk for (pk,) in rows.read(pks, unmirrored)])
@@ -70,17 +84,13 @@ def _mirror_edits(broker: Broker, pks: Sequence[int]) -> int:
     return len(pks) - len(rows.read(pks, unmirrored))
 
 
-def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[int], bool] = lambda checked: True) -> Report:
-    """Compare every definition, member and open run with Redis, and correct what differs. Builds flushed shards.
-
-    `go_on` is called after each page with the number of schedules checked so far; the sweep ends if it returns False.
-
-    Raises:
-        BrokerError: Redis failed; corrections stay, the next sweep does the rest.
+def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: GoOn = lambda checked: True) -> Report:
+    """Compare every definition, member and open run with Redis, and correct what differs. Builds flushed shards. Ends
+    if `go_on`, called after each page with the number of schedules checked so far, returns False.
     """
     report = Report()
     build = Build(broker, [] if dry_run else broker.shards())
-    for checked, lines in _parts(broker, dry_run=dry_run):
+    for checked, lines in sweep_pages(broker, dry_run=dry_run):
         report.checked += checked
         report.lines += lines
         build.go_on()
@@ -93,8 +103,9 @@ def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: Callable[[int], 
     return report
 
 
-def _parts(broker: Broker, *, dry_run: bool) -> Iterator[tuple[int, list[str]]]:
-    yield from walk(broker, dry_run=dry_run)
+def sweep_pages(broker: Broker, *, dry_run: bool = False) -> Iterator[tuple[int, list[str]]]:
+    """Do a full sweep page by page; yield for each the number of schedules, and one line per change."""
+    yield from walk(partial(compare, broker, dry_run=dry_run), partial(put_back, broker, dry_run=dry_run))
     for shard in broker.shards():
         check_layout(broker, claim=False)  # with another number of shards, valid members would look like ghosts
         for lines in remove_ghosts(broker, shard, dry_run=dry_run):
@@ -109,7 +120,7 @@ def remove_ghosts(broker: Broker, shard: Shard, *, dry_run: bool = False) -> Ite
     for page in broker.scan(shard):
         ghosts = _find_ghosts(broker, shard, page)
         if ghosts and not dry_run:
-            remove_whole(broker, shard, ghosts)
+            broker.remove(shard, [(member, EXACT, "") for member in ghosts], gone=True)  # live leases stay
         yield [f"{member!r} in {shard}: removed, nothing in the database stands behind it" for member in ghosts]
 
 
@@ -126,3 +137,102 @@ def _find_ghosts(broker: Broker, shard: Shard, page: set[str]) -> list[str]:
         if queue is None or broker.shard_of(member, queue) != shard:
             ghosts.append(member)
     return ghosts
+
+
+def read_last(broker: Broker) -> LastSweep | None:
+    """Return the last full sweep; None if unknown."""
+    try:
+        at_ms, run_ids, database = json.loads(broker.read_note("swept") or "")
+        from_ms(at_ms)  # raises if it is invalid
+        return LastSweep(at_ms, run_ids, database)
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def sweep_if_due(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report | None:
+    """Make a full sweep if one is due; otherwise return None. See Note [When a full sweep is due]."""
+    last = read_last(broker)
+    known = last is not None and (last.database, last.run_ids) == (fingerprint(), broker.run_ids())
+    if last is not None and known and 0 <= broker.now_ms() - last.at_ms < FULL_SECONDS * 1000:
+        return None
+    check_layout(broker)
+    return sweep_now(broker, go_on=go_on)
+
+
+def sweep_now(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report:
+    """Make a full sweep, even if a worker is making one, and record it if it completes."""
+    run_ids = broker.run_ids()
+    report = full_sweep(broker, go_on=go_on)
+    if report.done:
+        broker.write_note("swept", json.dumps(LastSweep(broker.now_ms(), run_ids, fingerprint())))
+    return report
+
+
+def adopt(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report:
+    """Take the prefix over for this database, whatever its former owner. Workers of the other database end within 30 s,
+    and cannot settle what they still execute; what workers of this one execute may be executed again.
+    """
+    store_layout(broker)
+    broker.forget_sweep()
+    broker.take_over(broker.shards())
+    return sweep_now(broker, go_on=go_on)
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """The minimum number of entries that differ. Wrong values, and missing entries that superfluous ones offset, do not
+    show. An entry may count between its commit and its write to Redis.
+    """
+
+    #: Edits, and deletions and moves, that are not mirrored yet.
+    unmirrored: int
+    tombstones: int
+    #: Entries missing in Redis, and members in Redis without a row, beyond those that are not mirrored yet.
+    missing: int
+    ghosts: int
+    #: Entries with a missing or superfluous part: score, point or generation.
+    torn: int
+    unbuilt: int  # shards
+    #: When the last full sweep ended, by Redis' clock; None if unknown.
+    swept_at: datetime | None = None
+    #: True if a count reached its limit: `missing` and `ghosts` are then 0, the others are minimums.
+    capped: bool = False
+
+    @property
+    def total(self) -> int:
+        """The sum, in which each differing entry counts once."""
+        return self.unmirrored + self.tombstones + self.missing + self.ghosts + self.torn + self.unbuilt
+
+
+def count_differences(broker: Broker, *, most: int = MOST_COMPARED, unnamed: Collection[str] = ()) -> Differences:
+    """Count the differences, with two queries of up to `most` index entries per count, and two round trips to Redis.
+    With `unnamed` queues, which the settings do not name, `missing` and `ghosts` are not counted.
+    """
+    using = ledger.database()
+    states = ScheduleState._base_manager.using(using)
+    counts = ledger.count_up_to(
+        most,
+        Schedule.objects.using(using).unmirrored().order_by("generation"),
+        Tombstone._base_manager.using(using).all(),
+        states.filter(next_due_at__gte=EPOCH),  # a bound, not `is not null`: SQLite then counts on the index
+        # A schedule with an invalid recurrence and an undecided point keeps its entry until a worker claims it.
+        states.filter(Q(next_due_at__range=(EPOCH, utcnow()), condition=Condition.PARKED)),
+    )
+    rows, more = ledger.count_open_apart(most)
+    capped = more or max(counts) > most
+    unmirrored, tombstones, waiting, parked = (min(count, most) for count in counts)
+    stats = broker.stats(broker.shards())
+    parts = [(item.members, item.points, item.generations) for item in stats]
+    surplus = sum(item.members for item in stats) - waiting - rows
+    comparable = not capped and not unnamed
+    last = read_last(broker)
+    return Differences(
+        unmirrored=unmirrored,
+        tombstones=tombstones,
+        missing=max(0, -surplus - parked - unmirrored) if comparable else 0,
+        ghosts=max(0, surplus - unmirrored - tombstones) if comparable else 0,
+        torn=sum(max(counts) - min(counts) for counts in parts),
+        unbuilt=sum(not is_built(item.epoch) for item in stats),
+        swept_at=None if last is None else from_ms(last.at_ms),
+        capped=capped,
+    )

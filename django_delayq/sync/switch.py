@@ -1,20 +1,18 @@
 """Switches the index in Redis to the layout of a new release, or to other shards, once no worker uses the old one.
 
 Note [A new layout is rebuilt after all older workers end]
-No entry is moved while workers run: an index of another layout is rebuilt as after a flush. A worker with another
-layout waits, and names the workers for which it waits. These end when they are restarted, or by themselves if
-`migrate` has raised the layout; their points come due again. The switch also waits for the leases of killed workers,
-which look like those of workers that do not report. So no point is executed twice at the same time.
+An index of another layout is rebuilt as after a flush. A worker with another layout waits, and names the workers for
+which it waits. These end when they are restarted, or by themselves if `migrate` has raised the layout; their points
+come due again. The switch also waits for the leases of killed workers. So no point is executed twice at the same time.
 
-Note [Said before it is looked]
+Note [Report, then check]
 A worker reports that it is alive before its last check of the layout. A worker that switches marks the layout before
 its last check for live workers. So one of the two sees the other, and no worker starts with an index that is about to
 be dropped. An interrupted switch leaves `switching` behind, and the next waiting worker continues.
 
 Note [Web processes leave other layouts to the sweeps]
-A process that only mirrors may have another layout than the index. It checks the layout before a write (once per
-second for jobs and other rows), and leaves what it cannot write to the workers' sweeps. A write at the moment of a
-switch is harmless: its row was committed before the rebuild reads the database.
+A process that only mirrors checks the layout before a write (once per second for jobs and other rows), and leaves what
+it cannot write to the workers' sweeps. A write at the moment of a switch is harmless: its row was committed before.
 """
 
 import json
@@ -23,33 +21,26 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..index import Broker, Shard
-from .layout import Layout, OtherLayout, check_layout, check_others, check_release, checked, own_layout, store_layout
+from .layout import Layout, OtherLayout, check_layout, check_release, own_layout, read_layout, store_layout
 
 logger = logging.getLogger("django_delayq.sync")
 
 #: Age of the last report after which a worker counts as dead, in seconds. Workers report every 30 s.
 LIVE_SECONDS = 90.0
-#: Maximum workers named in a message.
-NAMES_SHOWN = 5
 
 
 def take_layout(broker: Broker) -> None:
     """Return once the index has the layout of this process; switch to it if no worker uses another one.
 
     Call it before this worker reports that it is alive. See Note [A new layout is rebuilt after all older workers
-    end].
-
-    Raises:
-        OtherLayout: A worker uses another layout; the message names it. Call again later.
-        OutdatedRelease, PendingMigrations: See `check_release`.
-        ForeignLayout: See `check_layout`.
+    end]. Raises `OtherLayout` as long as a worker uses another layout, and what `check_layout` and `check_release` do.
     """
     check_release()
     try:
         check_layout(broker)
         return
     except OtherLayout:
-        _check_unused(broker, checked(broker, broker.layout()))
+        _check_unused(broker, read_layout(broker, broker.layout()))
     if broker.take_upkeep():
         raise OtherLayout("Waiting until another process has ended its upkeep, or its switch to another layout.")
     try:
@@ -60,31 +51,29 @@ def take_layout(broker: Broker) -> None:
 
 def _switch(broker: Broker) -> None:
     """Drop the index and write the layout of this process: workers then rebuild it as after a flush."""
-    standing, own = checked(broker, broker.layout()), own_layout(broker)
-    if not (difference := standing.differs(own)):  # another worker has switched
+    standing, own = read_layout(broker, broker.layout()), own_layout(broker)
+    if not (difference := standing.find_difference(own)):  # another worker has switched
         return
-    broker.write_layout(replace(standing, switching=True).text())
+    broker.write_note("layout", replace(standing, switching=True).text())
     try:
         _check_unused(broker, standing)
     except OtherLayout:
-        broker.write_layout(standing.text())
+        broker.write_note("layout", standing.text())
         raise
     broker.drop(_former_shards(standing, own))
     store_layout(broker)
-    broker.note_sweep(None)
+    broker.forget_sweep()
     logger.info("%s No worker uses that any more: the index is built anew.", difference)
 
 
 def _check_unused(broker: Broker, standing: Layout) -> None:
     """Refuse to switch while a worker with another layout is alive, or leases of a dead one are left."""
     own = own_layout(broker)
-    check_others(broker, standing)
-    difference = standing.differs(own)
+    difference = standing.find_difference(own)
     if names := sorted(_find_others(broker, own)):
-        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
         raise OtherLayout(
             f"{difference} Waiting until these workers, which work by another layout, have ended: "
-            f"{', '.join(names[:NAMES_SHOWN])}{more}. Restart them with the release and the settings of this one."
+            f"{', '.join(names)}. Restart them with the release and the settings of this one."
         )
     if left := broker.count_leases(_former_shards(standing, own)):
         raise OtherLayout(f"{difference} Waiting until the leases of workers that are gone have ended, {left} of them.")
@@ -97,14 +86,13 @@ def _find_others(broker: Broker, own: Layout) -> Iterator[str]:
         if name != broker.worker and beat_ms >= since_ms:
             try:
                 told = json.loads(details)
-                if Layout(own.database, told["layout"], dict(told["shards"])).differs(own):
+                if Layout(own.database, told["layout"], dict(told["shards"])).find_difference(own):
                     yield name
             except (ValueError, TypeError, KeyError, RecursionError):
                 yield name
 
 
 def _former_shards(standing: Layout, own: Layout) -> list[Shard]:
-    """Return all shards, old and new, of queues whose layout changes."""
     counts = {
         queue: max(count, own.shards.get(queue, 0))
         for queue, count in (own.shards | standing.shards).items()

@@ -1,23 +1,20 @@
-"""Writes definitions to Redis: reads them from the primary database, then upserts or removes their entries."""
+"""Writes definitions to Redis: upserts or removes their entries."""
 
 from collections.abc import Iterable, Sequence
 
 from .. import ledger
-from ..index import EXACT, Index, Shard
+from ..index import Broker
 from ..index.keys import grouped
 from ..models import Schedule, Tombstone
 from .pages import PAGE, PAGES, parts, shuffled
 from .read import Wanted, read_wanted
 
 
-def sync(broker: Index, pks: Iterable[int]) -> list[int]:
+def sync(broker: Broker, pks: Iterable[int]) -> list[int]:
     """Mirror the current definitions of these schedules. Deleted schedules are left to their tombstones.
 
-    Return the schedules of which Redis knows a newer edit. They stay unchanged and are not marked as mirrored: the
-    newer edit was mirrored concurrently, or the database is a restored backup. The sweeps find out.
-
-    Raises:
-        BrokerError: Redis cannot be written; the rest stays marked as not mirrored.
+    Return the schedules of which Redis knows a newer edit, mirrored concurrently or before the database was restored.
+    They stay unchanged and are not marked as mirrored.
     """
     newer = []
     for page in parts(sorted(set(pks))):
@@ -26,24 +23,21 @@ def sync(broker: Index, pks: Iterable[int]) -> list[int]:
     return newer
 
 
-def write_wanted(broker: Index, wanted: Sequence[Wanted], *, reset: bool = False) -> list[int]:
+def write_wanted(broker: Broker, wanted: Sequence[Wanted], *, reset: bool = False) -> list[int]:
     """Upsert or remove entries, in one round trip each per shard; `reset` as in upsert.lua.
 
     Return the schedules of which Redis knows a newer edit. A schedule that moves to another shard while it is leased
     is skipped, and stays marked as not mirrored until a later sweep: otherwise its point would run in both shards.
-
-    Raises:
-        BrokerError: Redis cannot be written; some entries may have been.
     """
-    held = remove_tombstones(broker, {item.member for item in wanted}) if wanted else set()
+    held = remove_tombstones(broker, {item.definition.member for item in wanted}) if wanted else set()
     if held:
-        wanted = [item for item in wanted if item.member not in held]
+        wanted = [item for item in wanted if item.definition.member not in held]
     newer: set[int] = set()
-    places = grouped(wanted, lambda item: (broker.shard_of(item.member, item.queue), item.point is None))
+    places = grouped(wanted, lambda item: (broker.shard_of(item.definition.member, item.queue), item.point is None))
     for (shard, ends), items in places.items():
         if ends:
-            generations = [(item.member, item.definition.generation, item.definition.expected) for item in items]
-            replies = broker.remove(shard, generations)
+            ended = [item.definition for item in items]
+            replies = broker.remove(shard, [(each.member, each.generation, each.expected) for each in ended])
         else:
             replies = broker.upsert(shard, [item.definition for item in items], mode="reset" if reset else "")
         newer |= {item.pk for item, reply in zip(items, replies, strict=True) if reply == "OLD"}
@@ -51,13 +45,7 @@ def write_wanted(broker: Index, wanted: Sequence[Wanted], *, reset: bool = False
     return sorted(newer)
 
 
-def remove_whole(broker: Index, shard: Shard, members: Sequence[str]) -> list[str]:
-    """Remove members from a shard, whatever their generation; return those removed. Live leases stay."""
-    replies = broker.remove(shard, [(member, EXACT, "") for member in members], gone=True)
-    return [member for member, reply in zip(members, replies, strict=True) if reply != "LEASED"]
-
-
-def remove_tombstones(broker: Index, members: set[str] | None = None) -> set[str]:
+def remove_tombstones(broker: Broker, members: set[str] | None = None) -> set[str]:
     """Mirror deletions and moves, of these members or the oldest; return members that are still leased."""
     rows = Tombstone._base_manager.using(ledger.database()).order_by("pk")
     stones = list(rows[:PAGE])
@@ -69,14 +57,14 @@ def remove_tombstones(broker: Index, members: set[str] | None = None) -> set[str
     return _remove(broker, stones)
 
 
-def remove_oldest(broker: Index) -> int:
+def remove_oldest(broker: Broker) -> int:
     """Mirror the oldest deletions and moves; return how many are done, by any worker."""
     rows = Tombstone._base_manager.using(ledger.database()).order_by("pk")
     pages = shuffled(rows.values_list("pk", flat=True)[: PAGES * PAGE])
     return sum(len(page) - len(_remove(broker, list(rows.filter(pk__in=page)))) for page in pages)
 
 
-def _remove(broker: Index, stones: Sequence[Tombstone]) -> set[str]:
+def _remove(broker: Broker, stones: Sequence[Tombstone]) -> set[str]:
     held: set[str] = set()
     done: list[int] = []
     for shard, group in grouped(stones, lambda stone: broker.shard_of(stone.member, stone.queue)).items():

@@ -67,7 +67,7 @@ from ..calls.call import backend_of
 from ..calls.compat import AnyTask
 from ..calls.registry import get_task
 from ..exceptions import InvalidRecurrence, UnknownTask
-from ..index import Index
+from ..index import Broker
 from ..ledger import Outcome, Won, chain, version_of
 from ..ledger.rows import RunRow, ScheduleRow
 from ..models import Origin, Schedule, Status
@@ -79,7 +79,7 @@ from .held import Held, Verdicts, holds_until_end
 logger = logging.getLogger("django_delayq.worker")
 
 
-def judge(entries: Sequence[Held], broker: Index) -> Verdicts:
+def judge(entries: Sequence[Held], broker: Broker) -> Verdicts:
     """Judge a batch with at most three queries, whatever its size. See Note [Read after the claim]."""
     verdicts = Verdicts(asked=True)
     here: list[tuple[Held, tuple[str, int] | None]] = []

@@ -21,7 +21,7 @@ from django.db import DatabaseError
 
 from .. import ledger, sync
 from ..exceptions import InvalidRecurrence
-from ..index import Index, Shard
+from ..index import Broker, Shard
 from ..index.counters import Counts
 from ..ledger import Outcome, Won, chain, version_of
 from ..ledger.rows import RunRow
@@ -41,7 +41,7 @@ TABLES = (Schedule, ScheduleState, Run)
 class Trip:
     """A worker's operations on entries, by an index, the ledger and the sync."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Broker) -> None:
         self.index = index
         #: Counts of outcomes that are not in Redis yet.
         self.counted = Counts()
@@ -104,7 +104,7 @@ class Trip:
         for run in verdicts.orphans:
             ledger.close_orphan(run, "the schedule was deleted")
         if verdicts.park:
-            sync.note_parked([int(held.member[1:]) for held in verdicts.park])
+            sync.read_wanted([int(held.member[1:]) for held in verdicts.park])
             verdicts.settle += [held.drop() for held in verdicts.park]
 
     def begin(self, batch: Sequence[Held]) -> Verdicts:

@@ -36,8 +36,6 @@ from .trouble import Backoff, forget_frames, repair
 logger = logging.getLogger("django_delayq.worker")
 
 DELTA_SECONDS = 2.0
-#: Seconds between full sweeps; see `sync/swept.py`, Note [When a full sweep is due].
-FULL_SECONDS = sync.FULL_SECONDS
 #: Seconds between heartbeats of each worker. The holder of the lease also checks then whether a full sweep (because
 #: Redis may have been replaced) or a pass of pruning is due.
 HEARTBEAT_SECONDS = 30.0
@@ -73,7 +71,6 @@ class Upkeep:
         #: Whether this worker holds the upkeep lease, as far as it knows. See Note [One lease].
         self.holds = False
         self._started = round(time.time())
-        self._beat_ms = 0  # the server's clock at the last heartbeat
         self._said: set[str] = set()
         #: Number of rebuilds of a flushed index that this worker has finished.
         self.rebuilds = 0
@@ -125,7 +122,9 @@ class Upkeep:
                 thread.start()
 
     def _prepare(self, burst: bool) -> None:
-        self._examined = probe.examine(self.broker, self._said)
+        run_ids = self.broker.run_ids()
+        probe.examine(self.broker, self._said)
+        self._examined = run_ids
         ledger.check_tables()
         sync.take_layout(self.broker)
         self._build()
@@ -139,7 +138,7 @@ class Upkeep:
                 self._look()
                 self._let_go()
         self.broker.heartbeat(self.broker.now_ms(), self._details())
-        sync.check_layout(self.broker)  # again: see `sync/switch.py`, Note [Said before it is looked]
+        sync.check_layout(self.broker)  # again: see `sync/switch.py`, Note [Report, then check]
 
     def _details(self) -> str:
         queues = sorted({shard.queue for shard in self.shards})
@@ -227,18 +226,13 @@ class Upkeep:
         if look:
             run_ids = self.broker.run_ids()
             if run_ids != self._examined:
-                self._examined = probe.examine(self.broker, self._said)
+                probe.examine(self.broker, self._said)
+                self._examined = run_ids
             if self.holds:
-                self._long_chores(run_ids)
+                self._long_chores()
 
-    def _long_chores(self, run_ids: str) -> None:
-        report = sync.sweep_if_due(
-            self.broker,
-            every_seconds=FULL_SECONDS,
-            go_on=self._between_pages,
-            now_ms=self._beat_ms,
-            run_ids=run_ids,
-        )
+    def _long_chores(self) -> None:
+        report = sync.sweep_if_due(self.broker, go_on=self._between_pages)
         for line in report.lines[:20] if report else ():
             logger.info("Mirror mended: %s", line)
         self._prune()
@@ -248,7 +242,7 @@ class Upkeep:
         self._due["build"] = time.monotonic() + RENEW_SECONDS
         sync.check_layout(self.broker)
         self.rebuilds += sync.rebuild(self.broker, self.broker.shards(), go_on=self._while_building)
-        if not sync.unbuilt(self.broker):
+        if not sync.find_unbuilt(self.broker):
             self._due["build"] = math.inf
 
     def _while_building(self) -> bool:
@@ -327,9 +321,8 @@ class Upkeep:
         now = time.monotonic()
         if now >= self._due["beat"]:
             sync.check_release()
-            self._beat_ms = self.broker.now_ms()
-            self.broker.heartbeat(self._beat_ms, self._details())  # with the details, which a flush removes
-            self._due["beat"] = now + min(HEARTBEAT_SECONDS, FULL_SECONDS)
+            self.broker.heartbeat(self.broker.now_ms(), self._details())  # with the details, which a flush removes
+            self._due["beat"] = now + HEARTBEAT_SECONDS
         if now >= self._due["delta"]:
             more = sync.delta_sweep(self.broker, rows=self.holds) >= sync.PAGE
             more = (self.holds and ledger.prune_expired(sync.PAGE) >= sync.PAGE) or more

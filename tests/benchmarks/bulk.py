@@ -71,7 +71,7 @@ class Bench:
 
         def is_mirrored() -> bool:
             left = list(Schedule.objects.unmirrored().order_by("generation").values_list("pk")[:1])
-            return not left and not Tombstone.objects.exists() and sync.drift(self.broker).total == 0
+            return not left and not Tombstone.objects.exists() and sync.count_differences(self.broker).total == 0
 
         with saving() as saves:
             began = time.monotonic()

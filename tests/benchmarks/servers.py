@@ -71,13 +71,12 @@ def note_chores_done(broker: Any, *, pruning: bool = True) -> None:
     from dataclasses import asdict
 
     from django_delayq import sync
-    from django_delayq.sync import swept
     from django_delayq.sync.pruning import LastPass
+    from django_delayq.sync.sweep import LastSweep
 
-    sweep = swept.LastSweep(broker.now_ms(), broker.run_ids(), sync.fingerprint(), 0, 0, 0.0)
-    broker.note_sweep(json.dumps(asdict(sweep)))
+    broker.write_note("swept", json.dumps(LastSweep(broker.now_ms(), broker.run_ids(), sync.fingerprint())))
     pruned = LastPass(sync.fingerprint(), broker.now_ms(), after=None if pruning else 0)
-    broker.note_pruning(json.dumps(asdict(pruned)))
+    broker.write_note("pruned", json.dumps(asdict(pruned)))
 
 
 class Usage:

@@ -60,7 +60,9 @@ def test_f07_a_lost_reply_to_a_renewal_loses_no_lease(server, proxy, trace, tmp_
 def test_f07_a_lost_reply_to_an_edit_is_mirrored_again(how, server, proxy, trace, tmp_path, report):
     histories = schedules(5, trace, every=3600 * SECOND)
     with WorkerProcess(folder=tmp_path, LEASE_SECONDS=ENDLESS), server.broker() as broker:
-        wait_until(broker.last_sweep, what="the end of the full sweep at its start, which would mend anything")
+        wait_until(
+            lambda: broker.read_note("swept"), what="the end of the full sweep at its start, which would mend anything"
+        )
         proxy.lose("upsert", count=1, **HOW[how])
         with pointing_at(proxy.url):
             for history in histories:

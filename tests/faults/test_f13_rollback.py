@@ -32,14 +32,14 @@ class Snapshot:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        names = [name for page in broker._own_keys() for name in page]
+        names = broker.find_keys()
         self.values = [(name, max(0, broker.client.pttl(name)), broker.client.dump(name)) for name in names]
 
     def restore(self) -> None:
         """Put the prefix back, in one step."""
         pipeline = self.broker.client.pipeline(transaction=True)
-        for page in filter(None, self.broker._own_keys()):
-            pipeline.delete(*page)
+        for name in self.broker.find_keys():
+            pipeline.delete(name)
         for name, ttl_ms, value in self.values:
             pipeline.restore(name, ttl_ms, value)
         pipeline.execute()

@@ -11,6 +11,7 @@ from django.db.models import F
 from django_delayq.index import keys
 from django_delayq.models import Run, Schedule
 from django_delayq.recurrence.point import utcnow
+from django_delayq.sync import sweep
 from django_delayq.worker import upkeep
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
@@ -35,8 +36,9 @@ def dense(settings, monkeypatch):
     settings.DELAYQ = {
         **settings.DELAYQ, "MIN_INTERVAL_SECONDS": 0.05, "LEASE_SECONDS": 1, "IDLE_CAP_SECONDS": 0.1,
     }  # fmt: skip
-    for name, seconds in (("DELTA_SECONDS", 0.2), ("FULL_SECONDS", 0.3), ("HINT_TIMEOUT_SECONDS", 0.1)):
+    for name, seconds in (("DELTA_SECONDS", 0.2), ("HEARTBEAT_SECONDS", 0.3), ("HINT_TIMEOUT_SECONDS", 0.1)):
         monkeypatch.setattr(upkeep, name, seconds)
+    monkeypatch.setattr(sweep, "FULL_SECONDS", 0.3)
 
 
 class Damage:
@@ -44,7 +46,7 @@ class Damage:
 
     def __init__(self, broker, part, members):
         self.client, self.part, self.members = broker.client, part, members
-        names = dict(zip(keys.PARTS, keys.shard_keys(broker.config.prefix, broker.shards()[0], WORKER), strict=True))
+        names = keys.all_keys(broker.config.prefix, broker.shards()[0], WORKER)
         self.name = names.get(part, f"{broker.config.prefix}:{part}")
         self.kind = {**keys.TYPES, **OF_THE_PREFIX}[part]
 
@@ -107,7 +109,7 @@ def test_f16_a_damaged_score_starts_no_point_before_it_is_due(broker, report, sc
     run_burst()
     point = broker.views([(f"s{row.pk}", "default")])[0].point_ms
     damaged = {f"s{row.pk}": broker.now_ms() if score == "now" else score}
-    broker.client.zadd(keys.shard_keys(broker.config.prefix, broker.shards()[0])[0], damaged)
+    broker.client.zadd(keys.all_keys(broker.config.prefix, broker.shards()[0])["due"], damaged)
     worker = Worker(WorkerOptions(queues=("default", "mail"), burst=True))  # one that has swept long ago
     worker.upkeep.begin = lambda **how: None
     worker.run()

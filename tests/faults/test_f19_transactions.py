@@ -110,7 +110,10 @@ def crash():
 def test_f19_what_was_committed_by_a_process_that_died_before_redis_is_made_up_for(broker, tmp_path, note_row):
     rows = {name: schedule(name) for name in ("edit", "pause", "move", "deletion", "order")}
     with WorkerProcess(folder=tmp_path):
-        wait_until(broker.last_sweep, what="the end of the full sweep at its start; the next one comes too late")
+        wait_until(
+            lambda: broker.read_note("swept"),
+            what="the end of the full sweep at its start; the next one comes too late",
+        )
         assert crash() == -9
         assert Schedule.objects.filter(name="new").exists(), "it died after the COMMIT"
         took = wait_until(lambda: converged(broker, rows), 30, "Redis to agree")

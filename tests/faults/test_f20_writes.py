@@ -167,7 +167,10 @@ def test_f20_all_writes_reach_redis_with_the_delta_sweep_where_the_writer_could_
     sync.delta_sweep(broker)  # Django tells of a child class' save under its own name only
     assert all(mirrored(broker, row) for row in owned)
     with WorkerProcess(folder=tmp_path):
-        wait_until(broker.last_sweep, what="the end of the full sweep at its start; the next one comes too late")
+        wait_until(
+            lambda: broker.read_note("swept"),
+            what="the end of the full sweep at its start; the next one comes too late",
+        )
         with pointing_at(NOBODY):
             for name, (write, _) in DELTA.items():
                 write(rows[name], way)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import pytest
 
 from django_delayq import conf, sync
-from django_delayq.index import keys
 from django_delayq.models import Run, Schedule
 from django_delayq.recurrence.point import utcnow
 from django_delayq.worker import timers, upkeep
@@ -80,7 +79,7 @@ def test_f26_an_idle_fleet_of_fifty_stays_within_its_budget(server):
         assert claims_of(workers) == claimed, "nobody claims anything"
         broker.client.config_resetstat()
         sync.sweep_now(broker)
-        sweep = commands(broker).total() / upkeep.FULL_SECONDS
+        sweep = commands(broker).total() / sync.sweep.FULL_SECONDS
     looks = sum(found.pop(name, 0) for name in LOOKS) / seconds
     own = found.total() / seconds / WORKERS
     more = FLEET / min(FLEET, timers.FEWEST_LOOKS)  # the looks of fifty, for one of twelve
@@ -109,9 +108,7 @@ def test_f26_what_comes_due_anywhere_starts_at_once_also_when_a_worker_was_kille
 
             def kill():
                 dead.kill()
-                broker.client.zadd(
-                    keys.prefix_key(broker.config.prefix, "workers"), {name: broker.now_ms() + 3_600_000}
-                )
+                broker.client.zadd(f"{broker.config.prefix}:workers", {name: broker.now_ms() + 3_600_000})
 
             after = due_at_once(trace, "after", report, kill)
     assert after

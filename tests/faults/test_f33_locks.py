@@ -17,7 +17,7 @@ from django_delayq import ledger, sync
 from django_delayq.ledger import Outcome, Won, recording
 from django_delayq.models import Run, Schedule, ScheduleState, Status
 from django_delayq.recurrence.point import utcnow
-from django_delayq.sync import fast
+from django_delayq.sync import after_commit
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import lines, wait_until
@@ -268,7 +268,7 @@ def test_f33_a_point_behind_what_an_edit_left_is_handed_back_while_its_schedule_
 def test_f33_a_sweep_leaves_out_what_is_locked(broker, monkeypatch):
     build(broker)
     first, second = schedule("first"), schedule("second")
-    monkeypatch.setattr(fast, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(after_commit, "MOST_AT_ONCE", 0)
     Schedule.objects.update(cron=OTHER_DAILY_CRON)
     with locking(Schedule._base_manager.filter(pk=first.pk)), in_thread(lambda: sync.delta_sweep(broker)):
         pass

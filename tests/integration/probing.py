@@ -53,8 +53,7 @@ def text(*options):
 
 
 def key(broker, part, member="s1"):
-    names = keys.shard_keys(broker.config.prefix, broker.shard_of(member, "default"), "test")
-    return dict(zip(keys.PARTS, names, strict=True))[part]
+    return keys.all_keys(broker.config.prefix, broker.shard_of(member, "default"), "test")[part]
 
 
 @pytest.fixture

@@ -144,7 +144,7 @@ def test_the_list_says_that_all_is_well_with_the_numbers(boss, well):
 def test_drift_is_a_number(boss, well):
     row = make("a")
     for part in ("due", "point", "gen"):
-        name = keys.shard_keys(well.config.prefix, well.shard_of(f"s{row.pk}", "default"))[keys.PARTS.index(part)]
+        name = keys.all_keys(well.config.prefix, well.shard_of(f"s{row.pk}", "default"))[part]
         well.client.delete(name)
     shown = health(boss)
     assert "drift 1" in shown and "1 problem<" in shown

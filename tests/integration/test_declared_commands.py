@@ -75,7 +75,7 @@ def test_what_is_wrong_fails_after_the_rest_was_done(code, broker, options):
 
 
 def test_a_prefix_of_another_database_is_refused_before_anything_is_written(code, broker):
-    broker.write_layout('{"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}')
+    broker.write_note("layout", '{"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}')
     code.says("periodic('0 9 * * *', name='s')(noop)")
     with pytest.raises(CommandError, match="another database"):
         said()

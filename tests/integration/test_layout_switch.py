@@ -9,7 +9,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django_delayq import actions, conf, sync
 from django_delayq.index import Broker, Definition, Shard
 from django_delayq.models import Run
-from django_delayq.sync import layout, swept
+from django_delayq.sync import layout, sweep
 from django_delayq.sync.layout import OtherLayout, OutdatedRelease, PendingMigrations
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
@@ -55,7 +55,7 @@ def test_without_other_workers_the_index_is_built_anew_and_nothing_is_left_of_th
         settings.DELAYQ = {**settings.DELAYQ, "SHARDS": count}
         built = Broker(timeout_seconds=5)
         sync.take_layout(built)
-        assert swept.read_last(built) is None, "a full sweep is due"
+        assert sweep.read_last(built) is None, "a full sweep is due"
         assert sync.rebuild(built, built.shards())
         assert all(mirrored(built, row) for row in rows)
         assert sum(stats.members for stats in built.stats([Shard("default", n) for n in range(4)])) == len(rows) + 1
@@ -102,13 +102,13 @@ def test_leases_of_a_killed_worker_are_waited_for_so_that_no_point_is_run_beside
 
 def test_a_worker_that_begins_in_the_moment_of_the_switch_is_seen(broker, changed, rows, monkeypatch):
     """It says that it lives, and looks at the layout then: before it was written that somebody switches."""
-    write = changed.write_layout
+    write = changed.write_note
 
-    def begins(value):
+    def begins(name, value):
         beat(broker, FORMER)
-        write(value)
+        write(name, value)
 
-    monkeypatch.setattr(changed, "write_layout", begins)
+    monkeypatch.setattr(changed, "write_note", begins)
     assert "have ended: test." in refused(changed)
     sync.check_layout(broker)
     assert all(mirrored(broker, row) for row in rows)
@@ -153,7 +153,7 @@ def test_one_of_two_that_wait_switches_and_the_other_finds_it_done(broker, chang
         monkeypatch.undo()
         sync.take_layout(changed)
         sync.rebuild(changed, changed.shards())
-        monkeypatch.setattr(changed, "write_layout", None)  # no worker sees it change once more
+        monkeypatch.setattr(changed, "write_note", None)  # no worker sees it change once more
         return take()
 
     monkeypatch.setattr(changed, "take_upkeep", faster)
@@ -278,7 +278,7 @@ def test_migrations_of_the_same_layout_are_waited_for_too(broker, monkeypatch):
 
 def test_the_layout_of_a_later_release_is_known_whatever_else_stands_there(broker, rows):
     later = {"database": sync.fingerprint(), "version": conf.LAYOUT + 1, "shards": "in another form"}
-    broker.write_layout(json.dumps(later))
+    broker.write_note("layout", json.dumps(later))
     late = schedule("late")
     assert absent(broker, late), "of its form nothing is known"
     sync.take_layout(broker)

@@ -14,7 +14,7 @@ from django.test import override_settings
 from django_delayq import actions, sync
 from django_delayq.index import web
 from django_delayq.models import Schedule, Status, Tombstone
-from django_delayq.sync import fast
+from django_delayq.sync import after_commit
 from tests.integration.mirroring import absent, attempts, blackhole, mirrored, schedule, view, visitors
 from tests.support import count_keys
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_more_rows_than_a_request_may_wait_for_are_left_to_the_sweep(broker, monkeypatch):
-    monkeypatch.setattr(fast, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(after_commit, "MOST_AT_ONCE", 2)
     new = [Schedule(name=f"s{n}", task="tests.app.tasks.noop", kind="cron", cron="0 * * * *") for n in range(5)]
     assert all(mirrored(broker, row) for row in Schedule.objects.bulk_create(new[:2]))
     rows = Schedule.objects.bulk_create(new[2:])

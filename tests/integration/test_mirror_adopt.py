@@ -10,7 +10,7 @@ from django_delayq.index import Broker, Settlement
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.recurrence import to_ms
 from django_delayq.recurrence.point import utcnow
-from django_delayq.sync import layout, pages, swept, write
+from django_delayq.sync import layout, pages, sweep, write
 from django_delayq.sync.layout import ForeignLayout
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
@@ -82,7 +82,7 @@ def test_a_restored_backup_is_what_redis_follows(built, restored, command):
     names = set().union(*(page for place in built.shards() for page in built.scan(place)))
     assert names == {f"s{row.pk}" for row in Schedule.objects.all()}
     assert sync.full_sweep(built).lines == []
-    assert sync.drift(built).total == 0
+    assert sync.count_differences(built).total == 0
 
 
 def test_an_edit_of_a_restored_row_is_mirrored_by_the_delta_sweep(built):
@@ -160,7 +160,7 @@ def test_a_sweep_of_the_other_database_that_is_under_way_ends(built, monkeypatch
     monkeypatch.setattr(pages, "PAGE", 1)
     for n in range(4):
         schedule(f"s{n}")
-    built.note_sweep(None)
+    built.forget_sweep()
 
     def meanwhile(checked):
         adopt_elsewhere(built, monkeypatch)
@@ -169,7 +169,7 @@ def test_a_sweep_of_the_other_database_that_is_under_way_ends(built, monkeypatch
     assert built.take_upkeep() == 0
     report = sync.sweep_if_due(built, go_on=meanwhile)
     assert (report.checked, report.done) == (1, False)
-    assert swept.read_last(built).database == "another place"
+    assert sweep.read_last(built).database == "another place"
 
 
 def test_a_worker_of_the_other_database_does_not_trust_a_shard_from_which_it_never_claimed(built, monkeypatch):

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django_delayq import sync
 from django_delayq.index import Broker
 from django_delayq.models import Schedule, Tombstone
-from django_delayq.sync import fast, pages, sweep, write
+from django_delayq.sync import after_commit, pages, sweep, write
 from tests.integration.mirroring import absent, at_once, lose, mirrored, schedule
 from tests.support import OTHER_DAILY_CRON, make_due
 
@@ -37,7 +37,7 @@ def make(count):
 def test_a_deletion_is_followed_once_however_many_were_deleted(built, monkeypatch):
     make(5)
     calls = []
-    monkeypatch.setattr(fast, "remove_tombstones", calls.append)
+    monkeypatch.setattr(after_commit, "remove_tombstones", calls.append)
     Schedule.objects.all().delete()
     assert len(calls) == 1
 
@@ -49,7 +49,7 @@ def test_a_deletion_past_the_manager_is_mirrored(built):
 
 
 def test_a_queryset_that_deletes_twice_notes_only_what_it_has_deleted(built, monkeypatch):
-    monkeypatch.setattr(fast, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(after_commit, "MOST_AT_ONCE", 0)
     every = Schedule.objects.all()
     for name in ("a", "b"):
         schedule(name)
@@ -61,7 +61,7 @@ def test_deletions_are_followed_page_after_page_and_what_is_leased_asks_for_no_m
     rows = make(7)
     make_due(built, rows[-1])  # Django deletes from the last to the first
     assert len(built.claim(built.shards()[0], limit=1, lease_ms=30_000, request=1).entries) == 1
-    monkeypatch.setattr(fast, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(after_commit, "MOST_AT_ONCE", 0)
     Schedule.objects.all().delete()
     assert {stone.member for stone in Tombstone.objects.all()} == {f"s{row.pk}" for row in rows}
     assert not any(absent(built, row) for row in rows)
@@ -102,7 +102,7 @@ def test_a_page_that_another_worker_has_mirrored_meanwhile_is_not_mirrored_again
 
 
 def test_several_workers_at_once_lose_nothing(built, small, monkeypatch):
-    monkeypatch.setattr(fast, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(after_commit, "MOST_AT_ONCE", 0)
     rows = make(60)
     gone = rows[40:]
     while sync.delta_sweep(built):

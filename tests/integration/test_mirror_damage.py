@@ -102,7 +102,7 @@ RUN_DAMAGES = [
 def test_a_damaged_run_member_is_mended(built, part, value, word):
     run = actions.run_now(schedule())
     member = f"r{run.pk}"
-    names = dict(zip(keys.PARTS, keys.shard_keys(built.config.prefix, built.shards()[0]), strict=True))
+    names = keys.all_keys(built.config.prefix, built.shards()[0])
     if part == "due":
         built.client.zrem(names["due"], member) if value is None else built.client.zadd(names["due"], {member: value})
     else:

@@ -22,7 +22,7 @@ def run_sync(*options):
 @pytest.fixture
 def foreign(broker):
     """A prefix that belongs to another database, with a member of its own."""
-    broker.write_layout(json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}))
+    broker.write_note("layout", json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}))
     broker.upsert(broker.shards()[0], [Definition("s777", 1, 1, 1)])
     return broker
 
@@ -33,7 +33,8 @@ def foreign(broker):
 def test_the_first_to_come_takes_the_prefix_and_the_same_may_come_again(broker):
     sync.check_layout(broker)
     shards = {"default": 1, "mail": 1}
-    assert stored(broker) == {"database": sync.fingerprint(), "version": conf.LAYOUT, "shards": shards}
+    own = {"database": sync.fingerprint(), "version": conf.LAYOUT, "shards": shards}
+    assert stored(broker) == {**own, "switching": False}
     before = broker.layout()
     sync.check_layout(broker)
     assert broker.layout() == before
@@ -93,7 +94,7 @@ GARBAGE = [
 
 @pytest.mark.parametrize("text", GARBAGE)
 def test_a_garbage_layout_is_written_anew(broker, text):
-    broker.write_layout(text)
+    broker.write_note("layout", text)
     sync.check_layout(broker)
     assert stored(broker)["database"] == sync.fingerprint()
 
@@ -101,7 +102,7 @@ def test_a_garbage_layout_is_written_anew(broker, text):
 def test_a_dry_run_compares_without_taking_the_prefix(broker):
     sync.check_layout(broker, claim=False)
     assert broker.layout() is None
-    broker.write_layout("garbage")
+    broker.write_note("layout", "garbage")
     sync.check_layout(broker, claim=False)
     assert broker.layout() == "garbage"
 

@@ -60,7 +60,7 @@ def test_the_number_of_their_shards_outlives_another_number_for_other_queues(kno
 
 
 def test_of_another_database_nothing_stays(known, use):
-    known.write_layout(json.dumps({**stored(known), "database": "another"}))
+    known.write_note("layout", json.dumps({**stored(known), "database": "another"}))
     sync.adopt(use(["default"], 1))
     assert stored(known)["shards"] == {"default": 1}
 

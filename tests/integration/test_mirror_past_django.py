@@ -14,7 +14,7 @@ from django_delayq.ledger import chain
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.recurrence import from_ms, to_ms
 from django_delayq.recurrence.point import utcnow
-from django_delayq.sync import fast
+from django_delayq.sync import after_commit
 from tests.integration.mirroring import absent, mirrored, schedule, view
 from tests.support import YEARLY_CRON, make_due, run_burst
 
@@ -167,7 +167,7 @@ EDITS = [
 def test_an_edit_through_django_is_none_past_it(built, monkeypatch, edit, together):
     row = schedule(name="H", cron="H * * * *")
     if together:
-        monkeypatch.setattr(fast, "MOST_AT_ONCE", 0)
+        monkeypatch.setattr(after_commit, "MOST_AT_ONCE", 0)
     edit(Schedule.objects.get())
     versions = list(Schedule.objects.values("generation", "effective_from"))
     if together:

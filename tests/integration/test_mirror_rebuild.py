@@ -23,9 +23,9 @@ def worked_out(monkeypatch):
     """The keys of the schedules that a rebuild works out, instead of putting them back as they were."""
     real, pks = rebuilding.compare, []
 
-    def noting(broker, homes, *, flushed=False, **kwargs):
-        pks.extend(homes if flushed else ())
-        return real(broker, homes, flushed=flushed, **kwargs)
+    def noting(broker, queues):
+        pks.extend(queues)
+        return real(broker, queues)
 
     monkeypatch.setattr(rebuilding, "compare", noting)
     return pks
@@ -85,14 +85,14 @@ def test_a_rebuild_whose_worker_died_is_begun_anew_when_its_mark_has_ended(built
     with pytest.raises(StopIteration):
         sync.rebuild(built, built.shards(), go_on=died.__next__)
     assert not sync.rebuild(built, built.shards()), "its mark still stands"
-    assert sync.unbuilt(built) == built.shards()
+    assert sync.find_unbuilt(built) == built.shards()
     epochs = [f"{{{built.config.prefix}:{shard}}}:epoch" for shard in built.shards()]
     assert all(0 < built.client.pttl(epoch) <= rebuilding.TTL_MS for epoch in epochs)
     for epoch in epochs:  # its time is over
         built.client.delete(epoch)
     assert sync.rebuild(built, built.shards())
     assert all(mirrored(built, row) for row in rows)
-    assert sync.unbuilt(built) == []
+    assert sync.find_unbuilt(built) == []
 
 
 # -- Note [What was mirrored goes back as it was]
@@ -144,7 +144,7 @@ def owe(row):
 
 def park(row):
     write_raw(row, cron="no cron")
-    sync.note_parked([row.pk])
+    sync.read_wanted([row.pk])
 
 
 FIXED_DELAY = {"kind": "every", "cron": "", "every": timedelta(days=9), "every_from": "finish", "overlap": "allow"}

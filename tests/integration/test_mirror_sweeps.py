@@ -89,7 +89,7 @@ def test_a_page_costs_a_fixed_number_of_queries(built, django_assert_num_queries
         schedule(f"s{n}", **kinds[n % 4])
     sync.full_sweep(built)
     with django_assert_num_queries(3):  # keys, definitions with their states, open rows
-        assert next(sweep.walk(built)) == (12, [])
+        assert next(sweep.sweep_pages(built)) == (12, [])
 
 
 def test_ghosts_are_removed(built):
@@ -156,7 +156,7 @@ def test_a_point_that_was_due_when_its_schedule_ended_is_not_lost_by_a_flush(bui
     assert (run.status, run.reason) == outcome
     assert absent(built, row)
     assert sync.full_sweep(built).lines == []
-    assert sync.drift(built).total == 0
+    assert sync.count_differences(built).total == 0
 
 
 @pytest.mark.parametrize(("name", "call"), [("write_wanted", 2), ("remove_ghosts", 1), ("close_abandoned", 1)])

@@ -13,7 +13,7 @@ from django_delayq.ledger import Outcome, Won
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.recurrence.point import utcnow
 from django_delayq.sources import declared
-from django_delayq.sync import fast
+from django_delayq.sync import after_commit
 from tests.app import tasks
 from tests.integration.admin_pages import LIST, RUNS, make_job
 from tests.support import OTHER_DAILY_CRON, YEARLY_CRON
@@ -30,7 +30,7 @@ def make(count):
     names = [f"s{number}" for number in range(Schedule.objects.count(), count)]
     task = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": YEARLY_CRON}
     rows = Schedule.objects.bulk_create([Schedule(name=name, **task) for name in names])
-    while sync.delta_sweep(web.shared_broker()):
+    while web.ask(sync.delta_sweep):
         pass
     return rows
 
@@ -58,7 +58,7 @@ EDITS = [
 
 @pytest.mark.parametrize(("sweep", "edit"), [row[1:] for row in EDITS], ids=[row[0] for row in EDITS])
 def test_the_sweep_after_edits(built, monkeypatch, sweep, edit):
-    monkeypatch.setattr(fast, "MOST_AT_ONCE", 0)  # what is edited at once is more than the edit itself sees to
+    monkeypatch.setattr(after_commit, "MOST_AT_ONCE", 0)  # what is edited at once is more than the edit itself sees to
 
     def prepare(count):
         make(count)

@@ -1,13 +1,12 @@
 """What `delayq_status` sees in Redis and the database, also of jobs, and how it says so."""
 
-import json
 import time
 from datetime import timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq import actions, sync
+from django_delayq import actions
 from django_delayq.index import Broker, Settlement
 from django_delayq.management.commands.delayq_status import as_dict, as_lines
 from django_delayq.models import Condition, Origin, Run, ScheduleState
@@ -155,14 +154,6 @@ def test_options_out_of_range_are_refused(option, value):
     with pytest.raises(CommandError, match=option) as caught:
         call_command("delayq_status", option, value)
     assert caught.value.returncode == 2
-
-
-def test_it_tells_how_long_the_last_full_sweep_took_and_how_overdue_the_next_one_is(well):
-    sync.sweep_now(well)
-    note = {**json.loads(well.last_sweep()), "seconds": 4.2, "mended": 1234}
-    well.note_sweep(json.dumps({**note, "at_ms": note["at_ms"] - 645_000}))
-    drift = ask()[1]["drift"]
-    assert (drift["swept_seconds"], drift["mended"]) == (4.2, 1234) and 45 <= drift["sweep_overdue_seconds"] < 60
 
 
 NAMES = ("members", "due", "leased", "jobs", "jobs_due")

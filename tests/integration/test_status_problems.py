@@ -59,7 +59,7 @@ def test_a_database_that_refuses_a_question_is_told(well, monkeypatch):
 
 
 def test_another_databases_prefix_is_wrong_and_nothing_else_of_it(broker):
-    broker.write_layout(json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}))
+    broker.write_note("layout", json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}))
     broker.upsert(broker.shards()[0], [Definition("s777", 1, 1, 0)])
     code, found = ask()
     assert (code, found["layout"], found["drift"]) == (1, "foreign", None)
@@ -355,7 +355,7 @@ def test_a_server_that_cannot_be_trusted_is_wrong(server, found):
 
 
 def test_what_is_leased_may_differ_for_a_moment():
-    drift = sync.Drift(unmirrored=0, tombstones=0, missing=1, ghosts=1, torn=0, unbuilt=0)
+    drift = sync.Differences(unmirrored=0, tombstones=0, missing=1, ghosts=1, torn=0, unbuilt=0)
     for leased, found in ((2, []), (1, ["out_of_sync"])):
         shards = (replace(SHARD, members=5, leased=leased),)
         snapshot = Snapshot(redis=RedisView((ALIVE,), shards), comparison=Comparison("ours", drift=drift))

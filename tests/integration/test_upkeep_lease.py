@@ -9,7 +9,7 @@ import pytest
 from django_delayq import sync
 from django_delayq.index.broker import UPKEEP_MS
 from django_delayq.monitoring import alerts, minutes
-from django_delayq.sync import pages, pruning, swept
+from django_delayq.sync import pages, pruning, sweep
 from django_delayq.worker import upkeep
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
@@ -115,17 +115,17 @@ def test_a_sweep_whose_worker_loses_the_lease_ends_after_its_page(three, broker,
     for row in rows:
         broker.remove(broker.shard_of(f"s{row.pk}", row.queue), [(f"s{row.pk}", 10**15, "")])
     broker.client.delete(f"{broker.config.prefix}:swept")
-    compare = mirror_rebuild.compare
+    compare = sweep.compare
 
     def losing(*args, **options):
         broker.seize_upkeep("another")
         return compare(*args, **options)
 
-    monkeypatch.setattr(mirror_rebuild, "compare", losing)
+    monkeypatch.setattr(sweep, "compare", losing)
     look(three[0])
     assert [mirrored(broker, row) for row in rows[:1]] == [True]
     assert all(absent(broker, row) for row in rows[1:])
-    assert swept.read_last(broker) is None
+    assert sweep.read_last(broker) is None
     assert not three[0].upkeep.holds
     assert broker.upkeep_holder() == "another"
 

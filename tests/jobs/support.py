@@ -13,7 +13,7 @@ from django_delayq.calls.compat import TaskResultStatus, task, task_enqueued, ta
 from django_delayq.index import Broker, EntryView, keys
 from django_delayq.ledger.chain import member_of_run
 from django_delayq.models import Run
-from django_delayq.sync import check_layout, fast, rebuild
+from django_delayq.sync import after_commit, check_layout, rebuild
 from django_delayq.worker.trip import Trip
 from tests.support import run_burst
 
@@ -87,7 +87,7 @@ def retried(made, **options):
 def unput():
     """Let what is enqueued meanwhile be committed and not put into Redis, as where the process died in between."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(fast, "put_runs", lambda broker, runs: 0)
+        patched.setattr(after_commit, "put_runs", lambda broker, runs: 0)
         yield
 
 

@@ -14,7 +14,7 @@ from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus,
 from django_delayq.exceptions import WaitRefused
 from django_delayq.index import Broker, EntryView
 from django_delayq.models import Run
-from django_delayq.sync import fast
+from django_delayq.sync import after_commit
 from tests.acceptance.support import ROOT, command_environment, lines, wait_until, worker
 from tests.app import tasks as app_tasks
 from tests.faults.harness.database import gone
@@ -118,7 +118,7 @@ def test_a_receiver_that_fails_takes_nothing_back_and_the_others_are_told(caplog
 
 def test_what_nobody_foresaw_takes_nothing_back_either(monkeypatch, caplog):
     with monkeypatch.context() as patched:
-        patched.setattr(fast, "put_runs", lambda broker, runs: 1 / 0)
+        patched.setattr(after_commit, "put_runs", lambda broker, runs: 1 / 0)
         result = tasks.echo.enqueue(1)
         with transaction.atomic():
             other = tasks.echo.enqueue(2)
@@ -154,7 +154,7 @@ def test_in_the_prefix_of_another_database_nothing_is_put_moved_or_removed(broke
     waiting = tasks.echo.using(run_after=HOUR).enqueue()
     before = Standing(waiting).view
     monkeypatch.setattr("django_delayq.sync.layout.fingerprint", lambda: "another database")
-    monkeypatch.setattr(fast, "_checked", (None, 0.0))
+    monkeypatch.setattr(after_commit, "_checked", (None, 0.0))
     result = tasks.echo.enqueue(1)
     assert "belongs to another database" in caplog.text
     monkeypatch.setattr("django_delayq.index.web._broken_until", 0.0)

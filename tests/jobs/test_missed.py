@@ -1,4 +1,4 @@
-"""`put_missed`: what was committed and not put into Redis gets there, whatever the order of commits and keys."""
+"""`put_missing`: what was committed and not put into Redis gets there, whatever the order of commits and keys."""
 
 import json
 import threading
@@ -12,8 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django_delayq import sync
 from django_delayq.index import Broker
 from django_delayq.models import Run
-from django_delayq.sync import missed
-from tests.acceptance.support import wait_until
+from django_delayq.sync import missing
 from tests.app import tasks as app_tasks
 from tests.jobs import tasks
 from tests.jobs.support import Standing, in_thread, row, run, run_burst, unput
@@ -32,13 +31,13 @@ def built(broker):
 @pytest.fixture
 def puts(monkeypatch):
     """Numbers of the rows that were offered to Redis."""
-    calls, real = [], missed.put_runs
+    calls, real = [], missing.put_runs
 
     def put_runs(broker, runs):
         calls.append([run.pk for run in runs])
         return real(broker, runs)
 
-    monkeypatch.setattr(missed, "put_runs", put_runs)
+    monkeypatch.setattr(missing, "put_runs", put_runs)
     return calls
 
 
@@ -70,23 +69,23 @@ def test_each_row_is_offered_once_and_a_look_without_new_rows_writes_nothing(bro
     first = [tasks.echo.enqueue(n) for n in range(3)]
     with unput():
         second = tasks.echo.enqueue(4)
-    assert sync.put_missed(broker) == 1
+    assert sync.put_missing(broker) == 1
     assert puts == [[row(result).pk for result in (*first, second)]]
     assert put(second)
     look_until_no_gap_is_left(broker)
-    monkeypatch.setattr(Broker, "note_missed_mark", lambda self, value: pytest.fail("writes"))
+    monkeypatch.setattr(Broker, "write_note", lambda self, name, value: pytest.fail("writes"))
     with CaptureQueriesContext(connection) as captured:
-        assert sync.put_missed(broker) == 0
+        assert sync.put_missing(broker) == 0
     assert (puts[1:], len(captured) <= 3) == ([], True)
 
 
 def test_a_look_is_bounded_and_the_next_one_goes_on(broker, puts, monkeypatch):
-    monkeypatch.setattr(missed, "PAGE", 4)
-    monkeypatch.setattr(missed, "MOST_PAGES", 2)
-    monkeypatch.setattr(missed, "PUT", 3)
+    monkeypatch.setattr(missing, "PAGE", 4)
+    monkeypatch.setattr(missing, "MOST_PAGES", 2)
+    monkeypatch.setattr(missing, "PUT", 3)
     with unput():
         results = tasks.echo.enqueue_many([((n,), {}) for n in range(10)])
-    assert [sync.put_missed(broker) for _ in range(3)] == [8, 2, 0]
+    assert [sync.put_missing(broker) for _ in range(3)] == [8, 2, 0]
     assert [len(part) for part in puts] == [3, 1, 3, 1, 2]
     assert all(map(put, results))
 
@@ -96,7 +95,7 @@ def test_what_has_ended_or_runs_is_not_put(broker, puts):
         results = [tasks.echo.enqueue(n) for n in range(4)]
     for result, status in zip(results, ("succeeded", "running", "failed"), strict=False):
         Run.objects.filter(pk=row(result).pk).update(status=status)
-    assert sync.put_missed(broker) == 1
+    assert sync.put_missing(broker) == 1
     assert puts == [[row(results[3]).pk]]
 
 
@@ -104,26 +103,26 @@ def test_what_has_ended_or_runs_is_not_put(broker, puts):
 def test_without_a_mark_that_can_be_read_all_open_rows_are_put(broker, noted):
     with unput():
         results = [tasks.echo.enqueue(n) for n in range(2)]
-    broker.note_missed_mark(noted)
-    assert sync.put_missed(broker) == 2
+    broker.write_note("missed", noted)
+    assert sync.put_missing(broker) == 2
     assert all(map(put, results))
-    assert sync.put_missed(broker) == 0
-    assert json.loads(broker.missed_mark())[0] <= row(results[-1]).pk
+    assert sync.put_missing(broker) == 0
+    assert json.loads(broker.read_note("missed"))[0] <= row(results[-1]).pk
 
 
 def test_where_the_last_rows_are_gone_the_mark_goes_back_and_what_comes_is_put(broker):
     """They were deleted with their outcomes, or the database is a backup, which gives keys once more."""
     before = tasks.echo.using(run_after=timedelta(hours=1)).enqueue(0)
     later = [tasks.echo.enqueue(n) for n in range(5)]
-    sync.put_missed(broker)
+    sync.put_missing(broker)
     pks = [row(result).pk for result in later]
     Run.objects.filter(pk__in=pks).delete()
-    assert sync.put_missed(broker) == 0
-    assert json.loads(broker.missed_mark())[0] == row(before).pk
+    assert sync.put_missing(broker) == 0
+    assert json.loads(broker.read_note("missed"))[0] == row(before).pk
     with unput():
         app_tasks.add.enqueue(1)
     Run.objects.filter(task=app_tasks.add.module_path).update(id=pks[0])
-    assert sync.put_missed(broker) == 1
+    assert sync.put_missing(broker) == 1
     run_burst()
     assert app_tasks.CALLS == [(1, 1)]
 
@@ -132,9 +131,9 @@ def test_where_redis_fails_the_next_look_begins_where_this_one_did(broker, monke
     with unput():
         result = tasks.echo.enqueue(1)
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
-        patched.setattr(missed, "put_runs", lambda broker, runs: 1 / 0)
-        sync.put_missed(broker)
-    assert sync.put_missed(broker) == 1
+        patched.setattr(missing, "put_runs", lambda broker, runs: 1 / 0)
+        sync.put_missing(broker)
+    assert sync.put_missing(broker) == 1
     assert put(result)
 
 
@@ -147,20 +146,20 @@ def test_after_a_flush_all_that_is_open_comes_back_and_what_was_noted_stays(brok
     sync.check_layout(broker)
     assert sync.rebuild(broker, broker.shards())
     assert [put(each) for each in (waiting, ended, result)] == [True, False, True]
-    assert sync.put_missed(broker) == 0
+    assert sync.put_missing(broker) == 0
     # The shards are lost and the note is not: it knows of gaps.
-    noted = missed.Mark(1, [missed.Gap(5, 6, 7, 8)]).as_text()
-    broker.note_missed_mark(noted)
+    missing.Mark(1, [missing.Gap(5, 6, 7)]).write(broker)
+    noted = broker.read_note("missed")
     broker.drop(broker.shards())
     assert sync.rebuild(broker, broker.shards())
-    assert broker.missed_mark() == noted
+    assert broker.read_note("missed") == noted
     # Nor does a rebuild of one queue say that those of the others were put.
-    broker.note_missed_mark("")
+    broker.write_note("missed", "")
     with unput():
         result = tasks.echo.using(queue_name="mail").enqueue(4)
     broker.drop(broker.shards()[:1])
     assert sync.rebuild(broker, broker.shards())
-    assert sync.put_missed(broker) >= 1
+    assert sync.put_missing(broker) >= 1
     assert put(result)
 
 
@@ -171,12 +170,11 @@ def test_after_a_flush_all_that_is_open_comes_back_and_what_was_noted_stays(brok
 def test_a_row_that_is_committed_after_greater_keys_were_seen_is_put(broker):
     with unput(), open_transaction(lambda: tasks.echo.enqueue(1), lambda: tasks.echo.enqueue(2)) as early:
         later = tasks.echo.enqueue(3)
-        for _ in range(4):
-            sync.put_missed(broker)
-            missed_seconds_pass(broker)
+        for _ in range(2):
+            sync.put_missing(broker)
         assert put(later)
         assert gaps(broker), "what is open may come yet"
-    assert sync.put_missed(broker) == 2
+    assert sync.put_missing(broker) == 2
     assert all(map(put, early))
     look_until_no_gap_is_left(broker)
 
@@ -185,71 +183,49 @@ def test_a_row_that_is_committed_after_greater_keys_were_seen_is_put(broker):
 def test_so_is_one_whose_transaction_was_open_when_the_mark_was_lost(broker):
     with unput(), open_transaction(lambda: tasks.echo.enqueue(1)) as early:
         tasks.echo.enqueue(2)
-        broker.note_missed_mark("")
-        sync.put_missed(broker)
-    assert sync.put_missed(broker) == 1
+        broker.write_note("missed", "")
+        sync.put_missing(broker)
+    assert sync.put_missing(broker) == 1
     assert put(early[0])
 
 
 @postgresql
-def test_keys_that_no_row_will_have_are_forgotten_once_no_transaction_of_that_time_is_open(broker):
+def test_keys_that_no_row_will_have_are_forgotten_in_time(broker, monkeypatch):
     tasks.echo.enqueue(0)
     look_until_no_gap_is_left(broker)
-    with open_transaction(lambda: tasks.echo.enqueue(1)):
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
-            tasks.echo.enqueue_many([((n,), {}) for n in range(5)])
-            raise ZeroDivisionError
-        tasks.echo.enqueue(6)
-        sync.put_missed(broker)
-        assert [(last - first) for first, last, *_ in gaps(broker)] == [5]
-    look_until_no_gap_is_left(broker)
-
-
-@postgresql
-def test_gaps_end_by_themselves_where_a_transaction_never_does(broker, monkeypatch):
-    with open_transaction(lambda: tasks.echo.enqueue(0)):
-        tasks.echo.enqueue(1)
-        sync.put_missed(broker)
-        assert gaps(broker)
-        monkeypatch.setattr(missed, "GAP_SECONDS", -1)
-        sync.put_missed(broker)
-        assert gaps(broker) == []
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        tasks.echo.enqueue_many([((n,), {}) for n in range(5)])
+        raise ZeroDivisionError
+    tasks.echo.enqueue(6)
+    sync.put_missing(broker)
+    assert [(last - first) for first, last, *_ in gaps(broker)] == [4]
+    monkeypatch.setattr(missing, "GAP_SECONDS", -1)
+    sync.put_missing(broker)
+    assert gaps(broker) == []
 
 
 def test_rows_that_come_into_gaps_leave_the_rest_of_them():
-    gap = missed.Gap(3, 9, 1, 2)
-    cut = [(each.first, each.last) for each in missed._without(gap, [3, 5, 6, 9])]
-    assert cut == [(4, 4), (7, 8)]
-    assert missed._without(gap, [3, 4, 5, 6, 7, 8, 9]) == []
-    assert missed._without(gap, []) == [gap]
+    gap = missing.Gap(3, 9, 1)
+    assert missing._split(gap, [3, 5, 6, 9]) == [(4, 4, 1), (7, 8, 1)]
+    assert missing._split(gap, [3, 4, 5, 6, 7, 8, 9]) == []
+    assert missing._split(gap, []) == [gap]
 
 
-def test_of_too_many_gaps_the_newest_are_remembered(monkeypatch):
-    monkeypatch.setattr(missed, "MOST_GAPS", 2)
-    mark = missed.Mark(9, [missed.Gap(n, n, 0) for n in range(5)])
-    again = missed.Mark.read(mark.as_text())
-    assert again is not None
+def test_of_too_many_gaps_the_newest_are_remembered(broker, monkeypatch):
+    monkeypatch.setattr(missing, "MOST_GAPS", 2)
+    missing.Mark(9, [missing.Gap(n, n, 0) for n in range(5)]).write(broker)
+    again = missing.Mark.read(broker)
     assert [gap.first for gap in again.gaps] == [3, 4]
 
 
 def gaps(broker):
-    return json.loads(broker.missed_mark())[1]
-
-
-def missed_seconds_pass(broker):
-    """Let the gaps have been seen two seconds earlier."""
-    seen, found = json.loads(broker.missed_mark())
-    broker.note_missed_mark(
-        json.dumps([seen, [[first, last, since - 2, before] for first, last, since, before in found]])
-    )
+    return json.loads(broker.read_note("missed"))[1]
 
 
 def look_until_no_gap_is_left(broker):
-    """Other databases of the server may have transactions of their own: so a look or two may not do."""
-
-    def look():
-        sync.put_missed(broker)
-        missed_seconds_pass(broker)
-        return gaps(broker) == []
-
-    wait_until(look, 20, "the end of the gaps")
+    """Let the gaps have been seen as long ago as they are kept, and look once more."""
+    seen, found = json.loads(broker.read_note("missed"))
+    old = [[first, last, since - missing.GAP_SECONDS] for first, last, since in found]
+    broker.write_note("missed", json.dumps([seen, old]))
+    sync.put_missing(broker)
+    assert gaps(broker) == []

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django_delayq import actions
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerError
-from django_delayq.index import Broker, Definition, MinuteCounts, Settlement, keys
+from django_delayq.index import Broker, Definition, MinuteCounts, Settlement, keys, probe
 from django_delayq.index.connection import DamagedKeys
 from django_delayq.models import Run, Schedule
 from tests.acceptance.support import wait_until
@@ -60,7 +60,7 @@ def said(*command):
 
 
 def key(broker, part):
-    return dict(zip(keys.PARTS, keys.shard_keys(broker.config.prefix, PLACE, broker.worker), strict=True))[part]
+    return keys.all_keys(broker.config.prefix, PLACE, broker.worker)[part]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -117,18 +117,18 @@ def steps(broker, admin):
     yield lambda: broker.info("memory")
     yield lambda: broker.claim_layout("{}")
     yield lambda: broker.layout()
-    yield lambda: broker.write_layout("{}")
+    yield lambda: broker.write_note("layout", "{}")
     yield lambda: broker.heartbeat(1, "{}")
     yield lambda: broker.workers()
     yield lambda: broker.live_workers(since_ms=0)
     yield lambda: broker.take_upkeep()
     yield lambda: broker.keep_upkeep()
     yield lambda: broker.end_upkeep()
-    yield lambda: broker.note_pruning("{}")
-    yield lambda: broker.note_sweep("{}")
-    yield lambda: broker.last_sweep()
-    yield lambda: broker.note_missed_mark("1")
-    yield lambda: broker.missed_mark()
+    yield lambda: broker.write_note("pruned", "{}")
+    yield lambda: broker.write_note("swept", "{}")
+    yield lambda: broker.read_note("swept")
+    yield lambda: broker.write_note("missed", "1")
+    yield lambda: broker.read_note("missed")
     yield lambda: broker.swap_epochs([place], None, "building:x", ttl_ms=10_000)
     yield lambda: broker.swap_epochs([place], "building:x", "e")
     hints = broker.hints(timeout_seconds=0.01)
@@ -148,7 +148,7 @@ def steps(broker, admin):
     yield lambda: broker.settle(place, [Settlement("r3", fence, "drop", 0, 1)])
     yield lambda: broker.remove(place, [("s1", 9, "")])
     yield lambda: broker.remove(place, [("j5", 9, "")], gone=True)
-    yield lambda: broker.probe(place)
+    yield lambda: probe.look(broker)
     yield lambda: broker.views([("s2", "default"), ("j1", "default")])
     yield lambda: list(broker.scan(place))
     yield lambda: broker.stats([place])

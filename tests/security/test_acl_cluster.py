@@ -5,7 +5,7 @@ import redis
 from redis.crc import key_slot
 
 from django_delayq.exceptions import BrokerError, BrokerUnavailable
-from django_delayq.index import Broker, keys
+from django_delayq.index import Broker
 from tests.faults.harness.shapes import Cluster
 from tests.security import acl
 from tests.security.test_acl import play
@@ -82,8 +82,8 @@ class Moving:
 
 def read_while_moving(broker, cluster):
     """Write and read a key whose slot is on its way; return what was read."""
-    with Moving(cluster, key_slot(keys.prefix_key(PREFIX, "layout").encode())):
-        broker.write_layout("moved")
+    with Moving(cluster, key_slot(f"{PREFIX}:layout".encode())):
+        broker.write_note("layout", "moved")
         return broker.layout()
 
 

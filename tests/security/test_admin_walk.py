@@ -143,7 +143,7 @@ ROWS = (
 def everything(broker):
     """Return all rows of the app and all keys of the prefix, as they are."""
     rows = {model.__name__: list(model._base_manager.order_by("pk").values()) for model in ROWS}
-    keys = {name: broker.client.dump(name) for page in broker._own_keys() for name in page}
+    keys = {name: broker.client.dump(name) for name in broker.find_keys()}
     assert keys
     return rows, keys
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from django_delayq import actions, sync
 from django_delayq.calls import parse_id
 from django_delayq.index import keys
-from django_delayq.index.broker import _parse_hint
+from django_delayq.index.scripts import read_hint
 from django_delayq.models import Run, Schedule, ScheduleState
 from django_delayq.recurrence import from_ms, to_ms
 from django_delayq.sync.layout import ForeignLayout
@@ -184,7 +184,7 @@ def healed(prefix):
         sync.sweep_now(prefix.broker)
     run_burst(name=WORKER)
     assert sync.full_sweep(prefix.broker).lines == []
-    assert sync.drift(prefix.broker).total == 0
+    assert sync.count_differences(prefix.broker).total == 0
     for name, due_at in prefix.due.items():
         row = prefix.rows[name]
         outcomes = Run.objects.filter(schedule_id=row.pk, origin="due", due_at=due_at)
@@ -286,7 +286,7 @@ def test_hostile_hints_end_no_worker_and_run_nothing_early(broker, spied):
         wait_until(lambda: len(calls) == 2, 10, "both due points")
         wait_until(lambda: broker.client.publish(channel, b"default:0 1") == 1, 10, "a worker that listens")
         for hint in HINTS:
-            _parse_hint(hint.decode("utf-8", "surrogateescape"))
+            read_hint(hint.decode("utf-8", "surrogateescape"))
             broker.client.publish(channel, hint)
         order = actions.run_now(prefix.rows["OURS"])
         wait_until(lambda: len(calls) == 3, 10, "an order behind all these hints")
@@ -301,7 +301,7 @@ def test_a_well_made_forged_layout_makes_a_worker_refuse_and_change_nothing(brok
     """The one thing that who may write to Redis can end: it looks like another database's prefix."""
     prefix = Prefix(broker)
     prefix.fill()
-    broker.write_layout(json.dumps({"database": "x", "version": 1, "shards": {"default": 1, "mail": 1}}))
+    broker.write_note("layout", json.dumps({"database": "x", "version": 1, "shards": {"default": 1, "mail": 1}}))
     before = broker.views([(f"s{row.pk}", row.queue) for row in prefix.rows.values() if row.pk])
     with pytest.raises(ForeignLayout, match="adopt"):
         run_burst(name=WORKER)

@@ -27,7 +27,8 @@ class Backup:
             for statement in connection.ops.sql_flush(no_style(), tables, reset_sequences=True, allow_cascade=True):
                 cursor.execute(statement)
         client, prefix = self.world.stage.client, self.world.config.prefix
-        names = [name for pattern in keys.patterns(prefix) for name in client.scan_iter(match=pattern, count=1000)]
+        patterns = [f"{{{prefix}:*", *keys.prefix_keys(prefix)]
+        names = [name for pattern in patterns for name in client.scan_iter(match=pattern, count=1000)]
         if names:
             client.delete(*names)
 

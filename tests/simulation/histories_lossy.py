@@ -196,7 +196,7 @@ def flushed_during_a_rebuild(world):
 def flushed_between_two_marks(world):
     """Redis is flushed while a rebuild sets its marks; then all workers are restarted with another number of shards."""
     world.create("a", every=25)
-    world.keep_up(1, fault=Fault("reply:epoch", "pause", steps=[("flush_redis", {})]))
+    world.sweep(1, "rebuild", fault=Fault("reply:epoch", "pause", steps=[("flush_redis", {})]))
     world.reshard()
 
 

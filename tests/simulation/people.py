@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from django_delayq import actions
-from django_delayq.index import keys, web
+from django_delayq.index import web
 from django_delayq.models import Run, Schedule
 from django_delayq.recurrence import from_ms, to_ms
 
@@ -306,7 +306,7 @@ class People:
         tag = self.tags[0]
         client, now = self.stage.client, self.clock.server_ms()
         client.set(
-            keys.prefix_key(self.config.prefix, "layout"),
+            f"{self.config.prefix}:layout",
             '{"database": "another", "version": 1, "shards": {"default": 2, "mail": 1}}',
         )
         client.set(f"{tag}:epoch", "another")

@@ -15,7 +15,7 @@ from django.test import override_settings
 from django_delayq import conf, ledger
 from django_delayq.calls import registry
 from django_delayq.index import Broker, connector, scripts
-from django_delayq.sync import missed
+from django_delayq.sync import missing
 from django_delayq.worker import slots
 from tests import failpoints
 
@@ -71,7 +71,7 @@ class Stage:
         monkeypatch.setattr(ledger, "add_jobs", self._adding(ledger.add_jobs))
         for name, tell in (("cancel_job", "cancelled"), ("move_job", "moved_to"), ("retry_job", "retried")):
             monkeypatch.setattr(ledger, name, self._told_at_commit(getattr(ledger, name), tell))
-        monkeypatch.setattr(missed, "_has_gaps", lambda: True)  # keys come late here: see `Callers.commit`
+        monkeypatch.setattr(missing, "_has_gaps", lambda: True)  # keys come late here: see `Callers.commit`
         self._tasks = override_settings(TASKS=TASKS)
         self._tasks.enable()
         monkeypatch.setattr(type(registry.get_task(TASK)), "call", lambda task, *args, **kwargs: self._call())

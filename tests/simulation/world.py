@@ -117,7 +117,7 @@ class World(People, Callers):
         names = list(keys.prefix_keys(self.config.prefix))
         for place in self.shards:
             owners = ["-", *(f"w{n}.{life}" for n in range(WORKERS + 1) for life in range(self.lives + 1))]
-            names += keys.shard_keys(self.config.prefix, place)
+            names += keys.all_keys(self.config.prefix, place).values()
             names += [keys.all_keys(self.config.prefix, place, owner)["journal"] for owner in owners]
         return sorted(set(names))
 

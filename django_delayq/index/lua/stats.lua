@@ -6,14 +6,12 @@
 -- COST     O(log N)
 -- ATOMIC BECAUSE the counts must belong to one instant.
 local now, due, all, first = server_ms(), {}, {}, math.huge
-
 -- When the first ready member came due: its turn without its priority.
 local function first_ready(ready)
   local first = call('ZRANGE', ready, 0, 0, 'WITHSCORES')
   if not first[1] then return math.huge end
   return math.min(now, first[2] + (tonumber(call('HGET', PRIORITY, first[1]) or '') or 0) * STEP_MS)
 end
-
 for lane, keys in ipairs(LANES) do
   local ready = call('ZCARD', keys[2])
   due[lane] = call('ZCOUNT', keys[1], '-inf', int(now)) + ready

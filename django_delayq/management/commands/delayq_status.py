@@ -29,7 +29,7 @@ from django_delayq.text import plain, redact_text
 #: Maximum of `--next`.
 MOST_SHOWN = 1000
 NOT_COUNTED = "not counted in time"
-PRUNED = ("at", "rows", "left", "seconds", "behind_seconds", "finished")
+PRUNED = ("at", "rows", "left", "behind_seconds", "finished")
 
 
 class Command(BaseCommand):

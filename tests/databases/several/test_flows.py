@@ -100,7 +100,7 @@ def test_the_sweeps_make_up_for_what_redis_has_missed(broker):
     schedule("a")
     gone = schedule("b")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("django_delayq.sync.fast._attempt", lambda *args: None)
+        patched.setattr("django_delayq.sync.after_commit._attempt", lambda *args: None)
         Schedule.objects.filter(name="a").update(cron="7 * * * *")
         Schedule.objects.get(name="b").delete()
         actions.run_now(Schedule.objects.get(name="a"))

@@ -21,7 +21,7 @@ from redis.crc import key_slot
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.embedded.binary import find_server
 from django_delayq.index import Shard
-from django_delayq.index.keys import shard_keys
+from django_delayq.index.keys import all_keys
 from tests.acceptance.support import wait_until
 
 from .servers import BRISK
@@ -313,7 +313,7 @@ class Cluster(Shape):
 
     def slot_of(self, prefix: str, place: Shard) -> int:
         """Return the slot of a shard."""
-        return int(self._anyone().call("CLUSTER", "KEYSLOT", shard_keys(prefix, place)[0]))
+        return int(self._anyone().call("CLUSTER", "KEYSLOT", all_keys(prefix, place)["due"]))
 
     def owner(self, slot: int) -> Node:
         """Return the primary that has a slot."""

@@ -11,23 +11,23 @@ KEY = "J a unique key is held too long, or not long enough"
 JOBS = (
     # from the commit to Redis
     mutant(
-        "nomissed", "what was committed and not put a sweep puts", "sync.missed:_look_on",
+        "nomissed", "what was committed and not put a sweep puts", "sync.missing:_put_above",
         "count += _put(broker, page)", "pass",
         hj.committed_and_killed, "J a job that waits is absent",
     ),
     mutant(
-        "nogaps", "keys that were missing are looked for later", "sync.missed:_look_on",
+        "nogaps", "keys that were missing are looked for later", "sync.missing:_put_above",
         "if notes_gaps and pk > mark.seen + 1:", "if False:",
         hj.committed_late, "J a job that waits is absent",
     ),
     mutant(
-        "nogapsbehind", "also those of transactions that were open at a flush", "sync.missed:_mark_behind",
+        "nogapsbehind", "also those of transactions that were open at a flush", "sync.missing:_mark_behind",
         "max(0, last - PAGE * MOST_PAGES) if _has_gaps() else last", "last",
         hj.committed_after_a_flush, "J a job that waits is absent",
     ),
     mutant(
         "norebuildrows", "a rebuild puts rows too", "sync.rebuild:_fill",
-        "put_runs(broker, runs)", "pass",
+        "put_runs(broker, runs)", "0",
         hj.retrying_and_flushed, "J a job that waits is absent",
     ),
     # another row
