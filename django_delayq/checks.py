@@ -25,7 +25,7 @@ from .models.differences import declared_schedule
 from .recurrence import zone
 from .recurrence.point import utcnow
 from .sources import declared
-from .sources.declared import said
+from .sources.declared import format_errors
 from .text import did_you_mean
 
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
@@ -243,7 +243,8 @@ def check_declared() -> Found:
             if schedule.at is None or schedule.at > utcnow():  # a past one may be stored already
                 schedule.clean()
         except ValidationError as error:
-            message = f"The schedule {each.values['name']!r}, declared in {each.module}, cannot be saved: {said(error)}"
+            why = format_errors(error)
+            message = f"The schedule {each.values['name']!r}, declared in {each.module}, cannot be saved: {why}"
             yield checks.Error(message, hint=f"Correct @periodic of {each.task}.", id="delayq.E007")
     for each in found.outside:
         message = f"The schedule {each.values['name']!r} of {each.task} is not synced: it is declared in {each.module}."

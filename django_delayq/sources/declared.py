@@ -205,7 +205,7 @@ def sync(*, dry_run: bool = False) -> Report:
         except NameTaken as error:
             report.problems.append(str(error))
         except ValidationError as error:
-            report.problems.append(f"{name}: {said(error)}")
+            report.problems.append(f"{name}: {format_errors(error)}")
     for key, (schedule, _) in sorted(rows.by_key.items()):
         # An app that is left out here for a missing package may declare the schedule in another process.
         if key not in found.keys and schedule.pk not in kept and registry.find_broken(schedule.task) is None:
@@ -297,7 +297,7 @@ def sync_after_migrate(using: str, say: Callable[[str], Any]) -> None:
         logger.error("A declared schedule was not synced: %s", problem)
 
 
-def said(error: ValidationError) -> str:
+def format_errors(error: ValidationError) -> str:
     """Format a ValidationError in one line."""
     if not hasattr(error, "error_dict"):
         return " ".join(error.messages)
