@@ -274,8 +274,6 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         """Save, and warn after the commit if the edit has not reached Redis. The mirror's own hook runs first."""
         obj.changed_by = request.user.get_username()
         super().save_model(request, obj, form, change)
-        if obj.doubt:
-            messages.warning(request, obj.doubt)
         transaction.on_commit(partial(_tell_unmirrored, request, obj), using=obj._state.db, robust=True)
 
 

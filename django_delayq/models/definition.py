@@ -18,7 +18,7 @@ from ..calls.options import NAMES as CALLBACKS
 from ..calls.validators import is_storable, validate_json
 from ..conf.alerts import find_refusal
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
-from ..recurrence import Cron, Recurrence
+from ..recurrence import Recurrence
 from ..recurrence.phrases import offer
 from ..recurrence.point import utcnow
 from ..recurrence.zone import get_zone
@@ -56,23 +56,6 @@ def clean_definition(schedule: "Schedule") -> None:
     timing = [] if kind else _values(schedule, minimum) or _points(schedule, minimum)
     others = (_timeout_and_queue, _keeping, _watching, _call, _callbacks, _handover)
     _refuse([*kind, *timing, *(problem for find in others for problem in find(schedule))])
-
-
-def find_doubt(schedule: "Schedule") -> str:
-    """Return and log how croniter's next points differ from those of a valid cron expression. Never raises."""
-    try:
-        found = Cron(schedule.cron, schedule.timezone).contradiction(utcnow()) if schedule.cron else None
-        if found is None:
-            return ""
-        ours, theirs = (f"{point:%Y-%m-%d %H:%M}" for point in found)
-    except Exception:
-        logger.info("croniter has no points of %r, the cron expression of %s.", schedule.cron, schedule, exc_info=True)
-        return ""
-    logger.warning("%s: %r is next due at %s here, at %s by croniter.", schedule, schedule.cron, ours, theirs)
-    return _(
-        "The cron expression %(cron)s is next due at %(ours)s here, and at %(theirs)s by the package croniter. Check "
-        "that the next due points are those that you mean."
-    ) % {"cron": schedule.cron, "ours": ours, "theirs": theirs}
 
 
 def _refuse(problems: Sequence[Problem]) -> None:

@@ -12,7 +12,7 @@ from ..conf.alerts import LONGEST
 from ..recurrence.point import utcnow
 from ..recurrence.policy import Recurring
 from ..recurrence.preview import PreviewPoint, preview
-from .definition import clean_definition, find_doubt
+from .definition import clean_definition
 from .fields import UTCDateTimeField, own_fields
 from .kept import SWITCH_FIELDS, Definition
 from .locks import lock_to_delete
@@ -127,8 +127,6 @@ class Schedule(Recurring, PrimaryModel):
 
     #: The user who makes the next edit. `save()` stores it with the replaced definition, and clears it.
     changed_by = ""
-    #: How croniter's points differ from those of the last saved expression, in words.
-    doubt = ""
 
     if TYPE_CHECKING:
         from .records import Declaration
@@ -206,7 +204,6 @@ class Schedule(Recurring, PrimaryModel):
             if old is None:
                 self.begin_version()
                 self.clean()
-                self.doubt = find_doubt(self)
                 super().save(*args, **kwargs)
                 return
             names = {field.name for field in own_fields(type(self))} - BOOKKEEPING_FIELDS
@@ -218,7 +215,6 @@ class Schedule(Recurring, PrimaryModel):
                 return
             if changed & CHECKED_FIELDS:
                 self.clean()
-            self.doubt = find_doubt(self) if "cron" in changed else ""
             if "queue" in changed:
                 Tombstone.add([(old.pk, old.queue, old.generation)], using=using)
             version = next_version(old, changed)

@@ -12,19 +12,14 @@ from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import Any
 
-from croniter import croniter
-
 from ..exceptions import InvalidRecurrence
 from .dialect import compile_cron
 from .fields import DAY, Fields
-from .grammar import is_alike
 from .point import from_seconds, micros, seconds
 from .zone import LONGEST_SHIFT, get_zone, stretch
 
 DST_GAP = ("run_after", "skip")
 DST_OVERLAP = ("once", "twice")
-#: Number of points of an expression that are compared with croniter's.
-COMPARED = 5
 
 
 #: The last queried second and its result: judging, recording and settling a point repeat the query. The key is a
@@ -89,25 +84,6 @@ class Cron:
 
     def count_between(self, first: datetime, last: datetime) -> int:
         return self._count(-(-micros(first) // 1_000_000), seconds(last))
-
-    def contradiction(self, instant: datetime) -> tuple[datetime | None, datetime | None] | None:
-        """Return the first of the next points for which croniter differs, and croniter's point, in wall-clock time.
-
-        None if both agree, or if the dialects differ by definition. Clock changes are ignored.
-
-        Raises:
-            Exception: Any error of croniter.
-        """
-        if not is_alike(self.expression.split(), self.fields.rule):
-            return None
-        wall = seconds(instant) + stretch(self._zone, seconds(instant))[2]
-        theirs = croniter(self.expression, wall)
-        for _number in range(COMPARED):
-            found, other = self.fields.first_at_or_after(wall + 1), int(theirs.get_next())
-            if found != other:
-                return from_seconds(found), from_seconds(other)
-            wall = other
-        return None
 
     # -- in whole UTC seconds since 1970, wall-clock seconds where so named; see Note [Points are computed per stretch]
 

@@ -5,7 +5,6 @@ All refusals are here or in `dialect.py`, with a message that says what to write
 
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -93,21 +92,6 @@ def _expand(spec: FieldSpec, text: str) -> int:
     expanded, _ = croniter.expand(f"{'* ' * spec.place}{text}{' *' * (4 - spec.place)}")
     values = expanded[spec.place]
     return sum(1 << value for value in (range(spec.low, spec.high + 1) if values == ["*"] else values))
-
-
-def is_alike(words: Sequence[str], rule: DayRule) -> bool:
-    """Return whether croniter gives the fields of a valid expression the same meaning.
-
-    croniter has seconds last, other items for days and another hash. It reads `9-9` as the whole field, and never
-    requires both day fields to match where one of them only begins with `*`.
-    """
-    words = [word.upper().replace("?", "*") for word in words]
-    if len(words) != 5 or rule.before_last or rule.nearest or rule.nth:
-        return False
-    items = [(spec, item) for spec, word in zip(SPECS[1:], words, strict=True) for item in word.split(",")]
-    if any(item[0] == "H" or (not item.isalnum() and _in_numbers(spec, item).isdecimal()) for spec, item in items):
-        return False
-    return "*" in (words[2], words[4]) or "*" not in words[2] + words[4]
 
 
 def _read_day(spec: FieldSpec, item: str, rule: DayRule) -> bool:

@@ -1,12 +1,10 @@
 """Bad input: each mistake is refused with a message that names the value and the way out."""
 
-import re
 import sys
 import zoneinfo
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from croniter import croniter
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.core.management import call_command
@@ -22,7 +20,6 @@ from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.models import Schedule
 from django_delayq.monitoring.explain.moment import parse_moment
 from django_delayq.monitoring.explain.standing import list_next
-from django_delayq.recurrence import cron
 from django_delayq.recurrence.point import utcnow
 from django_delayq.recurrence.zone import get_zone
 
@@ -172,22 +169,6 @@ def test_arguments_of_just_64_kib_with_emoji_are_stored_as_they_are():
     assert row.args == [text]
     row.args = [text + "x"]
     assert "65,537" in refusal(row.save)["args"][0]
-
-
-def test_where_croniter_has_another_point_a_save_warns_once_and_where_it_fails_nothing_does(monkeypatch, caplog):
-    monkeypatch.setattr(cron, "croniter", lambda text, wall: croniter("5 * * * *", wall))
-    schedule = definition()
-    schedule.save()
-    assert re.fullmatch("s: '0 [*].* is next due at .*:00 here, at .*:05 by croniter[.]", caplog.messages[-1])
-    assert re.search("cron expression 0 [*].*:00 here.*:05 by the package croniter", schedule.doubt)
-    schedule.description = "d"
-    schedule.save()
-    assert schedule.doubt == ""
-    monkeypatch.delattr(cron, "croniter")
-    schedule.cron = "1 * * * *"
-    schedule.save()
-    assert (schedule.doubt, Schedule.objects.get().cron) == ("", "1 * * * *")
-    assert [record.levelname for record in caplog.records if record.levelname != "INFO"] == ["WARNING"]
 
 
 def test_every_mistake_is_told_at_once():
