@@ -10,7 +10,6 @@ begins only where the wall clock shows a new time (`once`). Two wall-clock times
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from functools import lru_cache
-from typing import Any
 
 from ..exceptions import InvalidRecurrence
 from .dialect import compile_cron
@@ -66,9 +65,6 @@ class Cron:
         object.__setattr__(self, "fields", fields)
         object.__setattr__(self, "_zone", zone)
         object.__setattr__(self, "_asked", asked)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Cron, (self.expression, self.timezone, self.dst_gap, self.dst_overlap, self.key)
 
     def next_after(self, instant: datetime) -> datetime | None:
         second = seconds(instant)

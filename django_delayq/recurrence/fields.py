@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from datetime import MAXYEAR, date
 from functools import lru_cache
 
-DAY = 86_400
+from .point import DAY
+
 #: `date.toordinal()` of 1970-01-01, the day with the number 0.
 ORDINAL_OF_DAY_ZERO = 719_163
 FIRST_DAY = 1 - ORDINAL_OF_DAY_ZERO

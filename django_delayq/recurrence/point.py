@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from ..exceptions import InvalidRecurrence
 
+#: Seconds of a day.
+DAY = 86_400
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND, MILLISECOND = timedelta(microseconds=1), timedelta(milliseconds=1)
 

@@ -1,7 +1,7 @@
 """Recurrences in words, translated: "at 09:00, Monday to Friday, Europe/Riga". Computes no due point, reads no row."""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 
 from django.utils.dates import MONTHS, WEEKDAYS
 from django.utils.translation import gettext as _
@@ -204,15 +204,15 @@ def describe_times(second_mask: int, minute_mask: int, hour_mask: int) -> tuple[
         if seconds == [0] and (span := _spanned(minutes, hours)) is not None:
             return span, False
         if len(hours) * len(minutes) <= MOST_LISTED:
-            times = [clock(hour, minute, seconds[0]) for hour in hours for minute in minutes]
+            times = [format_time(time(hour, minute, seconds[0])) for hour in hours for minute in minutes]
             return _("at %(times)s") % {"times": join(times)}, False
     in_hours = ngettext("in hour %(values)s", "in hours %(values)s", len(hours)) % {"values": shown(hours)}
     return f"{_within_hours(seconds, minutes, named=False)}, {in_hours}", False
 
 
-def clock(hour: int, minute: int, second: int = 0) -> str:
+def format_time(value: time | datetime) -> str:
     """Return "09:00", with seconds unless they are 0."""
-    return f"{hour:02}:{minute:02}:{second:02}" if second else f"{hour:02}:{minute:02}"
+    return f"{value:%H:%M:%S}" if value.second else f"{value:%H:%M}"
 
 
 def _within_hours(seconds: Sequence[int], minutes: Sequence[int], *, named: bool = True) -> str:
@@ -234,7 +234,7 @@ def _spanned(minutes: Sequence[int], hours: Sequence[int]) -> str | None:
         rhythm = _every_hour(1) if len(hours) > 3 else None
     if rhythm is None or len(runs(hours)) != 1 or len(hours) * len(minutes) <= 2:
         return None
-    first, last = clock(hours[0], minutes[0]), clock(hours[-1], minutes[-1])
+    first, last = format_time(time(hours[0], minutes[0])), format_time(time(hours[-1], minutes[-1]))
     return _("%(rhythm)s from %(first)s to %(last)s") % {"rhythm": rhythm, "first": first, "last": last}
 
 
