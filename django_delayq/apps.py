@@ -14,12 +14,11 @@ class DelayQConfig(AppConfig):
 
     def ready(self) -> None:
         """Connect the signal receivers and the system checks."""
-        from . import checks
+        from . import checks  # noqa: F401 - registers them
         from .calls import side_channels
         from .sources import declared
         from .sync import receivers
 
         side_channels.guard_loggers()
-        checks.connect()
         receivers.connect()
         declared.connect()

@@ -6,6 +6,7 @@ docs/reference.md lists every id with its remedy.
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from django.core import checks
@@ -38,25 +39,16 @@ _NO_ALIAS = (
 Found = Iterator[checks.CheckMessage]
 
 
-def _check(find: Callable[[], Found]) -> Callable[..., list[checks.CheckMessage]]:
-    """Make a system check. Only `check_settings` reports unusable settings."""
+def _check(find: Callable[[], Found], *, deploy: bool = False) -> Callable[..., list[checks.CheckMessage]]:
+    """Register a system check. Only `check_settings` reports unusable settings."""
 
     def check(**kwargs: Any) -> list[checks.CheckMessage]:
         with suppress(ImproperlyConfigured):
             return list(find())
         return []
 
+    checks.register(check, "delayq", deploy=deploy)
     return check
-
-
-def connect() -> None:
-    """Register every check once."""
-    for check in (check_settings, check_alias, check_tasks, check_task_aliases, check_alerts):
-        checks.register(check, "delayq")
-    for check in (check_server, check_sqlite):
-        checks.register(check, "delayq", deploy=True)
-    for check in (check_time_zones, check_commands, check_isolation, check_routers, check_declared):
-        checks.register(check, "delayq")
 
 
 @_check
@@ -68,27 +60,24 @@ def check_settings() -> Found:
         yield checks.Error(str(error), hint="Correct DELAYQ in the settings.", id="delayq.E001")
         return
     try:
-        _mirrors()
+        _uses_redis()
     except ImproperlyConfigured as error:
         yield checks.Error(str(error), hint=_NO_ALIAS, id="delayq.E002")
 
 
-def _mirrors() -> bool:
+def _uses_redis() -> bool:
     """Return whether the settings use Redis.
 
     Raises:
         ImproperlyConfigured: They do, but the alias has no usable address.
     """
-    mirrors = conf.get_config().mirror
-    if mirrors:
-        index.connector(timeout_seconds=1)
-    return mirrors
+    return conf.get_config().mirror and bool(index.connector(timeout_seconds=1))
 
 
 @_check
 def check_alias() -> Found:
     """Check what the cache aliases say beside a readable address."""
-    if not _mirrors():
+    if not _uses_redis():
         return
     config = conf.get_config()
     if aliases.ignores_sentinels():
@@ -181,10 +170,10 @@ def check_alerts() -> Found:
         yield checks.Warning(message, hint="Fill ADMINS, or list addresses in MAIL.", id="delayq.W004")
 
 
-@_check
+@partial(_check, deploy=True)
 def check_server() -> Found:
     """Inspect the servers, as a worker does at its start. An unavailable Redis is a warning, never an error."""
-    if not _mirrors():
+    if not _uses_redis():
         return
     client = index.Broker(timeout_seconds=TIMEOUT_SECONDS, worker="checks")
     try:
@@ -214,7 +203,7 @@ def check_routers() -> Found:
         yield checks.Error(message, hint=hint, id="delayq.E006")
 
 
-@_check
+@partial(_check, deploy=True)
 def check_sqlite() -> Found:
     """Check that writers in web processes wait for workers on SQLite. Workers configure their own connections."""
     connection = connections[ledger.database()]

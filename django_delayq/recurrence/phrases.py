@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from . import Cron, parse_every
-from .words import SHORTEST_RUN, describe_cron, describe_every, runs
+from .words import SHORTEST_RUN, describe_cron, describe_every, split_runs
 
 #: Maximum characters of a phrase.
 LONGEST = 100
@@ -165,7 +165,7 @@ def _days(days: str, weekdays: str) -> str | None:
             return None
         first, last = ends[0][0], ends[-1][-1]
         numbers |= set(ends[0]) if len(ends) == 1 else {(first + each) % 7 for each in range((last - first) % 7 + 1)}
-    return f"* * {','.join([*map(_shown, runs(sorted(numbers))), *nth])}"
+    return f"* * {','.join([*map(_shown, split_runs(sorted(numbers))), *nth])}"
 
 
 def _numbers(code: str) -> list[int]:

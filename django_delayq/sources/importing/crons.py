@@ -17,7 +17,7 @@ from ...exceptions import InvalidRecurrence
 from ...recurrence.dialect import MACROS, compile_cron
 from ...recurrence.fields import DAY, DayRule
 from ...recurrence.grammar import SPECS, read_field
-from ...recurrence.words import runs, values_of
+from ...recurrence.words import list_bits, split_runs
 from .entry import Refused
 
 #: Wall-clock seconds between which days are compared: eight years with two leap days.
@@ -38,7 +38,7 @@ def spell_field(place: int, numbers: Collection[int], text: object = "") -> str:
             return text
     except InvalidRecurrence:
         pass
-    ends = [(run[0], run[-1]) for run in runs(values_of(mask))]
+    ends = [(run[0], run[-1]) for run in split_runs(list_bits(mask))]
     if ends == [(spec.low, spec.high)]:
         return "*"
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ends)
@@ -75,7 +75,7 @@ def _spell_days(rule: DayRule, day: str, weekday: str) -> Iterator[tuple[str, st
     yield day, f"*/7,{weekday}"
     weeks = [number for number, mask in enumerate(_WEEKS) if mask & rule.days == mask]
     if weeks:
-        yield "*", ",".join(f"{number}#{week + 1}" for number in values_of(rule.weekdays) for week in weeks)
+        yield "*", ",".join(f"{number}#{week + 1}" for number in list_bits(rule.weekdays) for week in weeks)
 
 
 def _has_same_days(ours: str, theirs: str, *, both: bool) -> bool:
