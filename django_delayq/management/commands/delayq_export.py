@@ -4,16 +4,14 @@ import json
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.core.management.base import CommandError
 
 from django_delayq import ledger
-from django_delayq.exceptions import DelayQError
+from django_delayq.management.base import DelayQCommand
 from django_delayq.sources import importing
 
 
-class Command(BaseCommand):
+class Command(DelayQCommand):
     """Reads definitions: no state, no history; arguments are not redacted. Needs no Redis."""
 
     help = (
@@ -26,14 +24,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the schedules; fail with one line if a name is unknown."""
-        names = options["names"]
-        try:
-            ledger.check_tables()
-            found = set()
-            for row in importing.export_schedules(names):
-                self.stdout.write(json.dumps(row))
-                found.add(row["name"])
-        except (DelayQError, ImproperlyConfigured, DatabaseError) as error:
-            raise CommandError(str(error)) from error
-        if unknown := sorted(set(names) - found):
+        ledger.check_tables()
+        found = set()
+        for row in importing.export_schedules(options["names"]):
+            self.stdout.write(json.dumps(row))
+            found.add(row["name"])
+        if unknown := sorted(set(options["names"]) - found):
             raise CommandError(f"There is no schedule {', '.join(map(repr, unknown))}.")

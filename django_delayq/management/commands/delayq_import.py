@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.core.management.base import CommandError
 
 from django_delayq import ledger
 from django_delayq.calls import registry
-from django_delayq.exceptions import DelayQError
+from django_delayq.management.base import DelayQCommand
 from django_delayq.models.differences import RECURRENCE, shown, to_json
 from django_delayq.sources import importing
 from django_delayq.sources.importing.command_lines import hide_secrets, hide_words
@@ -31,7 +29,7 @@ def _mapping(text: str) -> tuple[str, str]:
     return pattern, task
 
 
-class Command(BaseCommand):
+class Command(DelayQCommand):
     """Writes only with `--write`, only schedules of this app, and nothing twice. Needs no Redis."""
 
     help = "Take over schedules from another scheduler; without --write, only show what would be written."
@@ -75,15 +73,12 @@ class Command(BaseCommand):
         names = ("origin", "only", "prefix", "overwrite", "disabled", "write")
         choices = importing.Choices(**{name: options[name] for name in names}, maps=options["map"])
         read = importing.ORIGINS[choices.origin].read
-        try:
-            ledger.check_tables()
-            if options["enable"]:
-                self._print_enabled(importing.enable(choices), options)
-                return
-            entries = read(options["source"], importing.Options(options["timezone"], options["system"]))
-            steps = importing.take_over(entries, choices)
-        except (DelayQError, ImproperlyConfigured, DatabaseError, ImportError) as error:
-            raise CommandError(str(error)) from error
+        ledger.check_tables()
+        if options["enable"]:
+            self._print_enabled(importing.enable(choices), options)
+            return
+        entries = read(options["source"], importing.Options(options["timezone"], options["system"]))
+        steps = importing.take_over(entries, choices)
         if options["json"]:
             told = {"origin": choices.origin, "written": choices.write, "entries": list(map(_as_json, steps))}
             self.stdout.write(json.dumps(told))

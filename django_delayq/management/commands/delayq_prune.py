@@ -6,18 +6,16 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.core.management.base import CommandError
 
 from django_delayq import ledger
-from django_delayq.exceptions import DelayQError
+from django_delayq.management.base import DelayQCommand
 from django_delayq.recurrence.point import utcnow
 from django_delayq.sync import pruning
 from django_delayq.text import plain
 
 
-class Command(BaseCommand):
+class Command(DelayQCommand):
     """Safe at any time, also beside running workers, which do the same every hour. Needs no Redis."""
 
     help = (
@@ -40,8 +38,6 @@ class Command(BaseCommand):
                 left += locked
         except KeyboardInterrupt:
             interrupted = True
-        except (DelayQError, ImproperlyConfigured, DatabaseError) as error:
-            raise CommandError(str(error)) from error
         self._print(counts, left, dry_run=options["dry_run"], as_json=options["json"])
         if interrupted:
             raise CommandError("Interrupted: run this again for the rest.", returncode=130)

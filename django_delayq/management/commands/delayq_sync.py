@@ -6,13 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.core.management.base import CommandError
 
 from django_delayq import conf, ledger, sync
-from django_delayq.exceptions import DelayQError
 from django_delayq.index import Broker
+from django_delayq.management.base import DelayQCommand
 from django_delayq.monitoring.status.database_side import find_unnamed
 from django_delayq.monitoring.status.judge import of_unnamed
 from django_delayq.monitoring.status.redis_side import read_redis
@@ -24,7 +22,7 @@ TIMEOUT_SECONDS = 10.0
 MOST_LINES = 20
 
 
-class Command(BaseCommand):
+class Command(DelayQCommand):
     """Safe at any time, also beside running workers; only `--purge` and `--adopt` require that they are stopped."""
 
     help = (
@@ -42,12 +40,6 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run it; fail with one line that says what to do."""
-        try:
-            self._handle(options)
-        except (DelayQError, ImproperlyConfigured, DatabaseError) as error:
-            raise CommandError(str(error)) from error
-
-    def _handle(self, options: dict[str, Any]) -> None:
         if reason := conf.why_no_redis():
             raise CommandError(f"{reason}: this process touches no Redis.")
         broker = Broker(timeout_seconds=TIMEOUT_SECONDS)
