@@ -76,7 +76,6 @@ def _uses_redis() -> bool:
 
 @_check
 def check_alias() -> Found:
-    """Check what the cache aliases say beside a readable address."""
     if not _uses_redis():
         return
     config = conf.get_config()
@@ -98,7 +97,6 @@ def check_alias() -> Found:
 
 @_check
 def check_tasks() -> Found:
-    """Check that the task modules of the installed apps can be imported."""
     for each in registry.broken_modules():
         leave_out = f"leave the app out: DELAYQ['TASK_MODULES'] = {{'*': ['tasks'], {each.app!r}: []}}."
         if each.package:
@@ -128,14 +126,12 @@ def check_task_aliases() -> Found:
 
 @_check
 def check_time_zones() -> Found:
-    """Check that time zone data is installed."""
     if not zone.has_data():
         yield checks.Warning(f"{zone.NO_DATA} Pages of Django's admin fail.", hint=zone.INSTALL, id="delayq.W006")
 
 
 @_check
 def check_commands() -> Found:
-    """Check that an installed app has each command of DELAYQ['COMMANDS']."""
     names = conf.get_config().commands
     commands = get_commands() if names else {}
     unknown = [f"{name!r}.{did_you_mean(name, commands)}" for name in names if name not in commands]
@@ -147,7 +143,6 @@ def check_commands() -> Found:
 
 @_check
 def check_isolation() -> Found:
-    """Check that the system supports process isolation if tasks use it."""
     asking = [path for path, task in registry.get_tasks().items() if isolation_of(task) is not None]
     if asking and not isolation.is_possible():
         message = f"{len(asking)} tasks have isolation='process', such as {asking[0]}, which this system has not."
@@ -157,7 +152,6 @@ def check_isolation() -> Found:
 
 @_check
 def check_alerts() -> Found:
-    """Check that alerts can be delivered: through jobs, and to a recipient."""
     settings = conf.get_config().alerts
     if settings is None:
         return

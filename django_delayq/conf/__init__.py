@@ -2,9 +2,8 @@
 
 Note [No Redis in tests]
 A test suite has its own database, but shares the configured Redis with development workers. So nothing is sent to Redis
-while Django's test environment is set up, as its runner and pytest-django do. The only sign of it is the data that
-`setup_test_environment()` saves for its end: databases have any name, and development also uses e-mail in memory and
-instrumented templates. A subprocess of a test has no such environment, but inherits NO_REDIS, which tests set.
+while Django's test environment is set up. The only sign of it is the data that `setup_test_environment()` saves for its
+end. A subprocess of a test has no such environment, but inherits NO_REDIS, which tests set.
 """
 
 import logging
@@ -99,9 +98,7 @@ class Config:
 
     def shard_count(self, queue: str) -> int:
         """Return the number of shards of a queue; 1 if SHARDS does not name it."""
-        if isinstance(self.shards, int):
-            return self.shards
-        return self.shards.get(queue, 1)
+        return self.shards if isinstance(self.shards, int) else self.shards.get(queue, 1)
 
     def modules_of(self, app: AppConfig | None = None) -> Sequence[str]:
         """Return the names of an app's task modules, or the default names without an app."""
@@ -113,11 +110,7 @@ class Config:
 
 
 def get_config() -> Config:
-    """Return the validated configuration. `mirror` is False if `why_no_redis` has a reason.
-
-    Raises:
-        ImproperlyConfigured: There is an unknown key or an invalid value; the message says what to write instead.
-    """
+    """Return the validated configuration, or raise ImproperlyConfigured. `mirror` is False if `why_no_redis()`."""
     return _load_without_redis() if why_no_redis() else _load()
 
 
@@ -130,9 +123,6 @@ def why_no_redis() -> str:
     """Return why this process sends nothing to Redis, '' if it may. No other function decides this.
 
     Logs each reason once. The subprocesses of a test inherit it. Translate the text for display.
-
-    Raises:
-        ImproperlyConfigured: See `get_config`.
     """
     global _marked
     config, testing = _load(), ""
@@ -169,7 +159,6 @@ def without_redis() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def use_tz() -> bool:
-    """Return whether the project uses aware datetimes."""
     return bool(settings.USE_TZ)
 
 
@@ -179,7 +168,6 @@ def project_timezone() -> str:
 
 
 def mail_from() -> tuple[str, str]:
-    """Return the sender and the subject prefix of mail to the admins."""
     return str(settings.SERVER_EMAIL), str(settings.EMAIL_SUBJECT_PREFIX)
 
 
@@ -194,12 +182,10 @@ def settings_module() -> str:
 
 
 def cache_aliases() -> list[str]:
-    """Return the configured cache aliases, for messages."""
     return sorted(settings.CACHES)
 
 
 def silenced_checks() -> list[str]:
-    """Return the ids of the system checks that the project silences."""
     return list(settings.SILENCED_SYSTEM_CHECKS)
 
 

@@ -26,11 +26,7 @@ def _is_secret(value: Any) -> bool:
 
 
 def secret_bytes(secret: str) -> bytes:
-    """Return the key encoded in a text such as `whsec_…`.
-
-    Raises:
-        ValueError: The text is not a secret.
-    """
+    """Return the key encoded in a text such as `whsec_…`; ValueError if it is not one."""
     if not secret.startswith(_PREFIX):
         raise ValueError(f"A secret begins with {_PREFIX}.")
     return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
@@ -94,11 +90,7 @@ class AlertSettings:
 
 
 def parse(raw: Any, name: str = "DELAYQ['ALERTS']") -> AlertSettings | None:
-    """Return the validated setting.
-
-    Raises:
-        ImproperlyConfigured: There is an unknown key or an invalid value; the message says what to write instead.
-    """
+    """Return the validated setting, or raise ImproperlyConfigured with what to write instead."""
     if raw is None:
         return None
     made = AlertSettings(**read_settings(AlertSettings, raw, name))

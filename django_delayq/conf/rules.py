@@ -21,11 +21,7 @@ class Rule(NamedTuple):
     is_secret: bool = False
 
     def read(self, name: str, value: Any) -> Any:
-        """Return the value, a list as a tuple.
-
-        Raises:
-            ImproperlyConfigured: It breaks the rule.
-        """
+        """Return the value, a list as a tuple; raise ImproperlyConfigured if it breaks the rule."""
         if not self.holds(value):
             shown = HIDDEN if self.is_secret or looks_secret(name) else redact_text(repr(value))
             raise ImproperlyConfigured(f"{name} must be {self.wanted}, not {shown}.")

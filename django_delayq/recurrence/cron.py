@@ -13,8 +13,8 @@ from functools import lru_cache
 
 from ..exceptions import InvalidRecurrence
 from .dialect import compile_cron
-from .fields import DAY, Fields
-from .point import from_seconds, micros, seconds
+from .fields import Fields
+from .point import DAY, from_seconds, micros, seconds
 from .zone import LONGEST_SHIFT, get_zone, stretch
 
 DST_GAP = ("run_after", "skip")
@@ -40,9 +40,6 @@ class Cron:
 
     `key` feeds the hash behind `H`: the same key always gives the same times. `dst_gap` and `dst_overlap` apply to
     fixed-time jobs only (neither minute nor hour begins with `*`). `fields` is the compiled expression.
-
-    Raises:
-        InvalidRecurrence: The message names the field, the value and what is allowed.
     """
 
     expression: str
@@ -55,11 +52,11 @@ class Cron:
     _asked: Asked = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("expression", "timezone", "dst_gap", "dst_overlap", "key"):
-            value = getattr(self, name)
-            if not isinstance(value, str):
-                column = "cron" if name in ("expression", "key") else name
-                raise InvalidRecurrence(f"{name} must be text, not {value!r}.", field=column)
+        for name in ("expression", "timezone", "dst_gap", "dst_overlap"):
+            if not isinstance(value := getattr(self, name), str):
+                raise InvalidRecurrence(
+                    f"{name} must be text, not {value!r}.", field="cron" if name == "expression" else name
+                )
         key = self.key if "h" in self.expression.lower() else ""  # else every name would take a cache entry
         fields, zone, asked = _prepare(self.expression, self.timezone, self.dst_gap, self.dst_overlap, key)
         object.__setattr__(self, "fields", fields)

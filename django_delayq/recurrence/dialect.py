@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from datetime import date, timedelta
 
 from ..exceptions import InvalidRecurrence
-from .fields import DAY, DayRule, Fields
+from .fields import DayRule, Fields
 from .grammar import SPECS, read_field
+from .point import DAY
 
 MAX_LENGTH = 255
 MACROS = {
@@ -55,11 +56,7 @@ def parse_every(text: str) -> timedelta | None:
 
 
 def compile_cron(expression: str, key: str) -> Fields:
-    """Return the compiled expression; `key` feeds `H`.
-
-    Raises:
-        InvalidRecurrence: The message names the field, the value and what to write instead.
-    """
+    """Return the compiled expression; `key` feeds `H`."""
     if len(expression) > MAX_LENGTH:
         raise InvalidRecurrence(
             f"A cron expression has at most {MAX_LENGTH} characters, this one has {len(expression)}. "

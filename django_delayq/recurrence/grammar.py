@@ -54,11 +54,7 @@ class _Refused(Exception):
 
 
 def read_field(spec: FieldSpec, text: str, key: str, rule: DayRule) -> int:
-    """Return the values, ranges and steps of one field as a bit mask; put other items into the rule.
-
-    Raises:
-        InvalidRecurrence: An item is not understood, out of range, reversed, or has a step that does not fit.
-    """
+    """Return the values, ranges and steps of one field as a bit mask; put other items into the rule."""
     if text == "?" and spec in (DAY_OF_MONTH, DAY_OF_WEEK):
         text = "*"
     typed, mask = text, 0

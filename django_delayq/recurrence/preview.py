@@ -32,12 +32,7 @@ class PreviewPoint:
 
 
 def preview(schedule: "AnySchedule", n: int, start: datetime) -> list[PreviewPoint]:
-    """Return the first `n` undecided points after `start`; the last may be a point beyond the end, with a note.
-
-    Raises:
-        InvalidRecurrence: The row has no usable recurrence or time zone.
-        ValueError: `start` is naive.
-    """
+    """Return the first `n` undecided points after `start`; the last may be a point beyond the end, with a note."""
     state = getattr(schedule, "state", None)
     rule, base = schedule.rule_and_base(state)
     left = n if schedule.max_runs is None else max(0, schedule.max_runs - (0 if state is None else state.run_count))

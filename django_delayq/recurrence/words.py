@@ -14,11 +14,7 @@ _UNITS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s"
 
 
 def describe(recurrence: Recurrence) -> str:
-    """Return a recurrence in the current language, such as "at 09:00, Monday to Friday, Europe/Riga".
-
-    Two cron expressions with the same words match the same local times. The words do not cover clock changes; see
-    `preview`.
-    """
+    """Return a recurrence in words. Two cron expressions with the same words match the same local times."""
     if isinstance(recurrence, Cron):
         return f"{describe_cron(recurrence)}, {recurrence.timezone}"
     if isinstance(recurrence, Every):

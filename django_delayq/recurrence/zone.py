@@ -78,11 +78,7 @@ def has_data() -> bool:
 
 @lru_cache(maxsize=1024)
 def get_zone(name: str) -> tzinfo:
-    """Return the zone of an IANA name, the same object for each call. UTC needs no file.
-
-    Raises:
-        InvalidRecurrence: There is no such zone; the message suggests the nearest names.
-    """
+    """Return the zone of an IANA name, the same object for each call. UTC needs no file."""
     if not isinstance(name, str) or not name:
         raise InvalidRecurrence(f"A time zone is a name such as {_EXAMPLE} or UTC, not {name!r}.", field="timezone")
     if name == "UTC":
@@ -96,11 +92,7 @@ def get_zone(name: str) -> tzinfo:
 
 
 def instant_of(wall: datetime, zone: tzinfo, field: str = "at") -> datetime:
-    """Return the instant, in UTC, at which a zone's clock shows a naive time: the first of two if its fold is 0.
-
-    Raises:
-        InvalidRecurrence: The clock never shows that time; the error names `field`.
-    """
+    """Return the instant at which a zone's clock shows a naive time: the first of two if its fold is 0."""
     try:
         instant = wall.replace(tzinfo=zone).astimezone(UTC)
         exists = instant.astimezone(zone).replace(tzinfo=None) == wall

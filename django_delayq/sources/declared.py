@@ -55,10 +55,8 @@ def collect() -> Collected:
     """Import the task modules and return their declarations.
 
     Processes import different modules, and a sync disables what is not declared. So a declaration counts only if its
-    task is registered and it is in the task's module or in a task module.
-
-    Raises:
-        ImportError: A task module has an error, other than a missing foreign package; the message has the line.
+    task is registered and it is in the task's module or in a task module. ImportError if a task module has an error,
+    other than a missing foreign package.
     """
     for broken in registry.broken_modules():
         if not broken.package:
@@ -86,11 +84,7 @@ logger = logging.getLogger("django_delayq.sources")
 
 @dataclass(slots=True)
 class Report:
-    """The result of a sync. `checked` counts declarations, `changed` the schedules changed (in a dry run: to change).
-
-    `lines` has the changes and the schedules that are not created, `problems` one item for each schedule that could
-    not be written.
-    """
+    """The result of a sync: numbers of declarations and of schedules changed, and texts."""
 
     checked: int = 0
     changed: int = 0
@@ -135,10 +129,6 @@ class Step:
         """Save through the model, so that Redis follows and an unchanged recurrence is not restarted.
 
         Without a database this validates only.
-
-        Raises:
-            ValidationError: A field is invalid, as in the admin.
-            IntegrityError: Another transaction wrote the schedule first.
         """
         schedule = self.schedule
         if schedule is None or not self.lines:
@@ -214,11 +204,7 @@ def _write(using: str, key: str, names: list[str], plan: Callable[[Rows], Step],
 
 
 def _plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows) -> Step:
-    """Return the step that makes the database match a declaration. `keys` are all keys in the code.
-
-    Raises:
-        ValidationError: Another schedule has the name.
-    """
+    """Return the step that makes the database match a declaration. `keys` are all keys in the code."""
     # The default key is the path of the task, which may have been renamed.
     known = [declared.key, *(key for key in registry.former_names(declared.key) if key not in keys)]
     found = next((rows.by_key[key] for key in known if key in rows.by_key), None)
@@ -254,10 +240,7 @@ def _plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows)
 
 
 def _plan_gone(key: str, rows: Rows) -> Step:
-    """Return the step that disables a schedule, if no sync has done so.
-
-    A later declaration enables it again, unless a user has changed the switch.
-    """
+    """Return the step that disables a schedule, if no sync has done so."""
     schedule, declaration = rows.by_key.get(key, (None, None))
     if schedule is None or declaration is None or declaration.gone_at is not None:
         return Step(key)

@@ -20,7 +20,6 @@ class Command(DelayQCommand):
     help = "Pause or resume a queue or a task, or limit how many of a queue run at a time; without a word, list it all."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the subcommands and options."""
         words = parser.add_subparsers(dest="word", metavar="pause | resume | limit")
         pause = words.add_parser("pause", help="Start nothing of it; what runs goes on, and nothing is lost.")
         resume = words.add_parser("resume", help="Let it go on.")

@@ -19,7 +19,6 @@ class Command(DelayQCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the options."""
         parser.add_argument("names", nargs="*", metavar="NAME", help="Only these; without one, all schedules.")
 
     def handle(self, *args: Any, **options: Any) -> None:

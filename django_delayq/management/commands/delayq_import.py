@@ -43,7 +43,6 @@ class Command(DelayQCommand):
         return parser
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the options."""
         add, repeated = parser.add_argument, dict[str, Any](action="append", default=[])
         add("origin", choices=list(importing.ORIGINS), metavar="ORIGIN", help="Where from, see below.")
         add("source", nargs="?", default="", metavar="SOURCE", help="What to read there, see below.")

@@ -24,7 +24,6 @@ class Command(DelayQCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the options."""
         parser.add_argument("--dry-run", action="store_true", help="Only say what would be deleted.")
         parser.add_argument("--json", action="store_true", help="Say it as one JSON object in a line.")
 

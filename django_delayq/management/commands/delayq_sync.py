@@ -31,7 +31,6 @@ class Command(DelayQCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the options."""
         parser.add_argument("--json", action="store_true", help="Say what was changed as one JSON object in a line.")
         group = parser.add_mutually_exclusive_group()
         group.add_argument("--dry-run", action="store_true", help="Only say what would be changed.")

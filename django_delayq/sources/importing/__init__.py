@@ -7,22 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from . import apscheduler, celery, crontab, export, registries, tables
-from .entry import Entry, Options, UnreadableSource
+from .entry import Entry, Options
 from .export import export_schedules
 from .plan import Choices, Step, enable, take_over
 
-__all__ = [
-    "ORIGINS",
-    "Choices",
-    "Entry",
-    "Options",
-    "Origin",
-    "Step",
-    "UnreadableSource",
-    "enable",
-    "export_schedules",
-    "take_over",
-]
+__all__ = ["ORIGINS", "Choices", "Entry", "Options", "Step", "enable", "export_schedules", "take_over"]
 
 
 class Origin(NamedTuple):

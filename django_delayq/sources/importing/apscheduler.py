@@ -3,7 +3,7 @@
 Note [Pickled stores]
 Stores hold pickles, which only APScheduler's own store opens, as at each start of the scheduler. It is asked for one
 job at a time, because `get_all_jobs` deletes jobs whose function cannot be imported. The scheduler is never started,
-because a start writes the jobs of the code to the store. Only SQLAlchemy, Django and memory stores are supported.
+because a start writes the jobs of the code to the store.
 
 Note [Ids of a process]
 A job without an id gets a random one. A store keeps it, but for a job in code each process generates another one. Such

@@ -17,7 +17,6 @@ _FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
 def read_app(source: str, options: Options) -> Iterator[Entry]:
-    """Yield the entries of a Celery app, or of a dict such as its `beat_schedule`."""
     found, notes = load(source, "Celery app or dict", "conf", "items"), []
     if isinstance(found, Mapping):
         schedule, zone = found, options.timezone or "UTC"
@@ -42,7 +41,6 @@ def _fill_from_dict(entry: Entry, values: Any, zone: str, notes: list[str]) -> N
 
 
 def read_tables(_source: str, _options: Options) -> Iterator[Entry]:
-    """Yield the entries of django-celery-beat's tables, read by its own models."""
     rows = read_rows("django_celery_beat", "PeriodicTask")
     for row in rows.select_related("interval", "crontab", "solar", "clocked"):
         yield read_entry(row.name, row.task, _fill_from_row, row)
@@ -69,11 +67,6 @@ def _fill_from_row(entry: Entry, row: Any) -> None:
 
 
 def _set_schedule(entry: Entry, schedule: Any, zone: str, *, relative: bool = False) -> None:
-    """Set the recurrence of a Celery schedule.
-
-    Raises:
-        Refused: It has no equivalent here, such as a solar time.
-    """
     if entry.task == CLEANUP:
         entry.skipped = "It cleans Celery's result backend, which is not needed here."
     if isinstance(schedule, int | float | timedelta):

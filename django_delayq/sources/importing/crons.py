@@ -15,8 +15,9 @@ from croniter import croniter
 
 from ...exceptions import InvalidRecurrence
 from ...recurrence.dialect import MACROS, compile_cron
-from ...recurrence.fields import DAY, DayRule
+from ...recurrence.fields import DayRule
 from ...recurrence.grammar import SPECS, read_field
+from ...recurrence.point import DAY
 from ...recurrence.words import list_bits, split_runs
 from .entry import Refused
 
@@ -93,14 +94,8 @@ def _has_same_days(ours: str, theirs: str, *, both: bool) -> bool:
 
 
 def from_croniter(text: str) -> str:
-    """Convert an expression of croniter's dialect: seconds come last, and either day field matches.
-
-    Raises:
-        Refused, InvalidRecurrence: Our dialect has no equivalent.
-    """
+    """Convert an expression of croniter's dialect: seconds come last, and either day field matches."""
     fields = text.split()
-    if len(fields) == 1 and fields[0].upper() in MACROS:
-        return fields[0]
     if len(fields) == 7 and fields[6] == "*":
         fields.pop()
     if len(fields) == 6:
@@ -113,14 +108,8 @@ def from_croniter(text: str) -> str:
 
 
 def from_crontab_package(text: str) -> str:
-    """Convert an expression of the package `crontab`, which rq-scheduler uses: both day fields must match.
-
-    Raises:
-        Refused, InvalidRecurrence: Our dialect has no equivalent.
-    """
+    """Convert an expression of the package `crontab`, which rq-scheduler uses: both day fields must match."""
     fields = text.split()
-    if len(fields) == 1 and fields[0].upper() in MACROS:
-        return fields[0]
     if len(fields) in (6, 7) and fields.pop() != "*":  # the last field is a year there
         raise Refused(f"{text!r} has a year, which a schedule has not: bound it with its start and end.")
     return _join_texts(text, fields, both=True)
@@ -128,6 +117,8 @@ def from_crontab_package(text: str) -> str:
 
 def _join_texts(text: str, fields: list[str], *, both: bool) -> str:
     """Join fields with texts, in which L5 is our 5L, and SAT-SUN ends with our 7."""
+    if len(fields) == 1 and fields[0].upper() in MACROS:
+        return fields[0]
     if len(fields) not in (5, 6):
         raise Refused(f"{text!r} is no cron expression of five or six fields.")
     *others, weekday = fields

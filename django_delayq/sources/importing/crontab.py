@@ -32,12 +32,10 @@ _WRAPPERS: dict[str, tuple[str, Sequence[str], Sequence[str]]] = {
     ),
     "python": ("bBdEIOPqsSuvxW:X:m:", (), ()),
 }  # fmt: skip
-_HINT = "Write a @task that does it, and say which: --map '{}=app.tasks.name'."
 _SYSTEM_FILES = ("/etc/crontab", "/etc/cron.d/")
 
 
 def read(source: str, options: Options) -> Iterator[Entry]:
-    """Yield an entry for each line."""
     system = source.startswith(_SYSTEM_FILES) if options.system is None else options.system
     settings: dict[str, str] = {}
     locks: dict[str, list[Entry]] = defaultdict(list)
@@ -114,7 +112,9 @@ def read_command(entry: Entry, command: str, shell: str, locks: dict[str, list[E
             raise Refused(f"Its SHELL is {shell}, whose words are not known here")
         entry.args = _read_call(entry, command, locks)
     except Refused as error:
-        entry.no_task = f"{error}: {shown!r}. {_HINT.format(shown)}"
+        entry.no_task = (
+            f"{error}: {shown!r}. Write a @task that does it, and say which: --map '{shown}=app.tasks.name'."
+        )
 
 
 def _read_call(entry: Entry, line: str, locks: dict[str, list[Entry]]) -> list[str]:

@@ -64,11 +64,6 @@ class Entry:
         self.phase = phase
 
     def set_once(self, at: datetime) -> None:
-        """Set the recurrence of a single instant.
-
-        Raises:
-            Refused: It has passed.
-        """
         at = aware(at)
         if at <= utcnow():
             raise Refused(f"Its only time, {at:%Y-%m-%d %H:%M:%S %Z}, has passed.")
@@ -99,11 +94,7 @@ def read_entry(name: str, task: str, fill: Callable[..., None], *args: Any) -> E
 
 
 def load(source: str, what: str, *attributes: str) -> Any:
-    """Return the object at a dotted path; if it is a function, its result. It has one of the attributes.
-
-    Raises:
-        UnreadableSource: There is no such object.
-    """
+    """Return the object at a dotted path; if it is a function, its result. It has one of the attributes."""
     try:
         found = pkgutil.resolve_name(source)
     except (ImportError, AttributeError, ValueError) as error:
@@ -117,11 +108,7 @@ def load(source: str, what: str, *attributes: str) -> Any:
 
 
 def read_text(source: str) -> str:
-    """Return the text of a file; `-` is the standard input.
-
-    Raises:
-        UnreadableSource: It cannot be read.
-    """
+    """Return the text of a file; `-` is the standard input."""
     try:
         with Path("/dev/stdin" if source == "-" else source).open(newline="\n") as file:  # only \n ends a line
             return file.read()
@@ -155,11 +142,6 @@ def local_zone(entry: Entry, options: Options, who: str) -> str:
 
 
 def read_rows(app: str, name: str) -> Any:
-    """Return the rows of another app's model.
-
-    Raises:
-        UnreadableSource: The app is not installed, or has no such model.
-    """
     try:
         return apps.get_model(app, name)._default_manager.order_by("pk")
     except LookupError:

@@ -18,7 +18,6 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 
 
 def read_huey(source: str, options: Options) -> Iterator[Entry]:
-    """Yield the entries of a Huey instance."""
     huey = load(source, "Huey instance", "_registry")
     for task in huey._registry.periodic_tasks:
         path = f"{type(task).__module__}.{type(task).__name__}"
@@ -49,7 +48,6 @@ def _fill_from_huey(entry: Entry, task: Any, huey: Any, options: Options) -> Non
 
 
 def read_procrastinate(source: str, _options: Options) -> Iterator[Entry]:
-    """Yield the entries of a procrastinate App."""
     app = load(source, "procrastinate App", "periodic_registry")
     app.perform_import_paths()
     for (path, key), periodic in app.periodic_registry.periodic_tasks.items():
@@ -77,7 +75,6 @@ def _fill_from_procrastinate(entry: Entry, periodic: Any) -> None:
 
 
 def read_rq_scheduler(source: str, options: Options) -> Iterator[Entry]:
-    """Yield the jobs of an rq_scheduler.Scheduler."""
     scheduler = load(source, "rq_scheduler.Scheduler", "get_jobs")
     for job, at in scheduler.get_jobs(with_times=True):
         try:

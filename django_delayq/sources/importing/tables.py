@@ -20,7 +20,6 @@ _MONTHS = {"M": 1, "BM": 2, "Q": 3, "Y": 12}
 
 
 def read_django_q2(_source: str, options: Options) -> Iterator[Entry]:
-    """Yield the entries of django-q2's table."""
     rows = read_rows("django_q", "Schedule")
     conf = import_module("django_q.conf").Conf
     zone = options.timezone or str(conf.TIME_ZONE or "UTC")
@@ -86,7 +85,6 @@ def _read_arguments(row: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def read_django_tasks_scheduler(_source: str, _options: Options) -> Iterator[Entry]:
-    """Yield the entries of django-tasks-scheduler's table."""
     for row in read_rows("scheduler", "Task").prefetch_related("callable_args", "callable_kwargs"):
         yield read_entry(row.name, row.callable, _fill_from_django_tasks_scheduler, row)
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 import pytest
 
 from django_delayq.recurrence import Cron, Every, Windowed, cron, dialect, grammar, zone
-from django_delayq.recurrence.fields import DAY
+from django_delayq.recurrence.point import DAY
 from django_delayq.recurrence.zone import BLOCK_BITS, LONGEST_SHIFT, offset, stretch
 
 HOUR, MICROSECOND = timedelta(hours=1), timedelta(microseconds=1)
