@@ -13,13 +13,12 @@ class DelayQConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Connect the signal after_commit and the system checks."""
-        from . import checks
+        """Connect the signal receivers and the system checks."""
+        from . import checks  # noqa: F401 - registers them
         from .calls import side_channels
         from .sources import declared
         from .sync import after_commit
 
         side_channels.guard_loggers()
-        checks.connect()
         after_commit.connect()
         declared.connect()

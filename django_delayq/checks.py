@@ -6,6 +6,7 @@ docs/reference.md lists every id with its remedy.
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from django.core import checks
@@ -26,7 +27,7 @@ from .models.differences import declared_schedule
 from .recurrence import zone
 from .recurrence.point import utcnow
 from .sources import declared
-from .sources.declared import said
+from .sources.declared import format_errors
 from .text import did_you_mean
 
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
@@ -39,25 +40,16 @@ _NO_ALIAS = (
 Found = Iterator[checks.CheckMessage]
 
 
-def _check(find: Callable[[], Found]) -> Callable[..., list[checks.CheckMessage]]:
-    """Make a system check. Only `check_settings` reports unusable settings."""
+def _check(find: Callable[[], Found], *, deploy: bool = False) -> Callable[..., list[checks.CheckMessage]]:
+    """Register a system check. Only `check_settings` reports unusable settings."""
 
     def check(**kwargs: Any) -> list[checks.CheckMessage]:
         with suppress(ImproperlyConfigured):
             return list(find())
         return []
 
+    checks.register(check, "delayq", deploy=deploy)
     return check
-
-
-def connect() -> None:
-    """Register every check once."""
-    for check in (check_settings, check_alias, check_tasks, check_task_aliases, check_alerts):
-        checks.register(check, "delayq")
-    for check in (check_server, check_sqlite):
-        checks.register(check, "delayq", deploy=True)
-    for check in (check_time_zones, check_commands, check_isolation, check_routers, check_declared):
-        checks.register(check, "delayq")
 
 
 @_check
@@ -69,27 +61,23 @@ def check_settings() -> Found:
         yield checks.Error(str(error), hint="Correct DELAYQ in the settings.", id="delayq.E001")
         return
     try:
-        _mirrors()
+        _uses_redis()
     except ImproperlyConfigured as error:
         yield checks.Error(str(error), hint=_NO_ALIAS, id="delayq.E002")
 
 
-def _mirrors() -> bool:
+def _uses_redis() -> bool:
     """Return whether the settings use Redis.
 
     Raises:
         ImproperlyConfigured: They do, but the alias has no usable address.
     """
-    mirrors = conf.get_config().mirror
-    if mirrors:
-        index.connector(timeout_seconds=1)
-    return mirrors
+    return conf.get_config().mirror and bool(index.connector(timeout_seconds=1))
 
 
 @_check
 def check_alias() -> Found:
-    """Check what the cache aliases say beside a readable address."""
-    if not _mirrors():
+    if not _uses_redis():
         return
     config = conf.get_config()
     if redis_connection.ignores_sentinels():
@@ -110,7 +98,6 @@ def check_alias() -> Found:
 
 @_check
 def check_tasks() -> Found:
-    """Check that the task modules of the installed apps can be imported."""
     for each in registry.broken_modules():
         leave_out = f"leave the app out: DELAYQ['TASK_MODULES'] = {{'*': ['tasks'], {each.app!r}: []}}."
         if each.package:
@@ -140,14 +127,12 @@ def check_task_aliases() -> Found:
 
 @_check
 def check_time_zones() -> Found:
-    """Check that time zone data is installed."""
     if not zone.has_data():
         yield checks.Warning(f"{zone.NO_DATA} Pages of Django's admin fail.", hint=zone.INSTALL, id="delayq.W006")
 
 
 @_check
 def check_commands() -> Found:
-    """Check that an installed app has each command of DELAYQ['COMMANDS']."""
     names = conf.get_config().commands
     commands = get_commands() if names else {}
     unknown = [f"{name!r}.{did_you_mean(name, commands)}" for name in names if name not in commands]
@@ -159,7 +144,6 @@ def check_commands() -> Found:
 
 @_check
 def check_isolation() -> Found:
-    """Check that the system supports process isolation if tasks use it."""
     asking = [path for path, task in registry.get_tasks().items() if isolation_of(task) is not None]
     if asking and not isolation.is_possible():
         message = f"{len(asking)} tasks have isolation='process', such as {asking[0]}, which this system has not."
@@ -169,7 +153,6 @@ def check_isolation() -> Found:
 
 @_check
 def check_alerts() -> Found:
-    """Check that alerts can be delivered: through jobs, and to a recipient."""
     settings = conf.get_config().alerts
     if settings is None:
         return
@@ -182,10 +165,10 @@ def check_alerts() -> Found:
         yield checks.Warning(message, hint="Fill ADMINS, or list addresses in MAIL.", id="delayq.W004")
 
 
-@_check
+@partial(_check, deploy=True)
 def check_server() -> Found:
     """Inspect the servers, as a worker does at its start. An unavailable Redis is a warning, never an error."""
-    if not _mirrors():
+    if not _uses_redis():
         return
     client = index.Broker(timeout_seconds=TIMEOUT_SECONDS, worker="checks")
     try:
@@ -215,7 +198,7 @@ def check_routers() -> Found:
         yield checks.Error(message, hint=hint, id="delayq.E006")
 
 
-@_check
+@partial(_check, deploy=True)
 def check_sqlite() -> Found:
     """Check that writers in web processes wait for workers on SQLite. Workers configure their own connections."""
     connection = connections[ledger.database()]
@@ -244,7 +227,8 @@ def check_declared() -> Found:
             if schedule.at is None or schedule.at > utcnow():  # a past one may be stored already
                 schedule.clean()
         except ValidationError as error:
-            message = f"The schedule {each.values['name']!r}, declared in {each.module}, cannot be saved: {said(error)}"
+            why = format_errors(error)
+            message = f"The schedule {each.values['name']!r}, declared in {each.module}, cannot be saved: {why}"
             yield checks.Error(message, hint=f"Correct @periodic of {each.task}.", id="delayq.E007")
     for each in found.outside:
         message = f"The schedule {each.values['name']!r} of {each.task} is not synced: it is declared in {each.module}."

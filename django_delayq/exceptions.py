@@ -57,15 +57,11 @@ class WaitRefused(DelayQError, RuntimeError):
 
 
 class TaskTimeout(BaseException):
-    """Raised inside a task that runs longer than its schedule's `timeout`. Catch it to clean up, then raise it again.
+    """Raised inside a task that runs longer than its `timeout`. Catch it to clean up, then raise it again.
 
-    Like `asyncio.CancelledError` it is not an `Exception`, so that `except Exception` in a task does not swallow it. A
-    task that catches it and returns has succeeded.
+    It is not an `Exception`, so that `except Exception` does not swallow it. A task that returns has succeeded.
     """
 
 
 class TaskCancelled(TaskTimeout):
-    """Raised inside a running task that a user stops. The rules of `TaskTimeout` apply.
-
-    The run is recorded as failed (cancelled), and is not retried.
-    """
+    """Raised inside a running task that a user stops. It is recorded as failed (cancelled), and not retried."""

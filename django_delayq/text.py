@@ -1,10 +1,9 @@
 """Texts for users: hides secrets, escapes control characters, suggests names. Pure.
 
 Note [Only displayed text is redacted]
-Logs, errors before they are stored, pages and commands are redacted. The database keeps arguments and results as they
-are, since the task needs them; so does the form for users who may change the schedule, since saving it would otherwise
-destroy them. A name is matched by its words: `DB_PASSWORD`, `apiKey` and `x-auth-token` are secret, `tokenizer`,
-`author` and `keyboard` are not. Hiding too much costs a look into the database; showing too much costs a password.
+Logs, errors before they are stored, pages and commands are redacted. The database keeps arguments and results, since
+the task needs them; so does the form for users who may change the schedule, since saving it would otherwise destroy
+them. A name is matched by its words: `DB_PASSWORD` and `apiKey` are secret, `tokenizer` and `keyboard` are not.
 """
 
 import inspect
@@ -102,8 +101,7 @@ def redact_text(text: str, secrets: Sequence[str] = ()) -> str:
     """Return a message or traceback for display.
 
     Hides `secrets`, as they are or as Python, JSON and URLs write them, credentials in URLs, and the values of pairs
-    such as `password=x`, `"token": "x"` and `Authorization: Bearer x`. Secrets have at least `SHORTEST_SOUGHT`
-    characters. Only the last `MOST_READ` characters are returned. Secrets in any other form are not recognised.
+    such as `password=x` and `"token": "x"`. Only the last `MOST_READ` characters are returned.
     """
     text = _hide_known(text[-MOST_READ:], {spelling for value in secrets for spelling in _spellings(value)})
     if text.isascii():  # otherwise upper and lower case are less simple

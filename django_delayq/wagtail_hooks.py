@@ -13,7 +13,6 @@ class SchedulesItem(MenuItem):  # type: ignore[misc]
     """Shown to users with `view_schedule`, if the project's URLs include Django's admin."""
 
     def is_shown(self, request: HttpRequest) -> bool:
-        """Return whether the user can open the page."""
         try:
             return bool(reverse(PAGE)) and request.user.has_perm("django_delayq.view_schedule")
         except NoReverseMatch:
@@ -22,5 +21,4 @@ class SchedulesItem(MenuItem):  # type: ignore[misc]
 
 @hooks.register("register_admin_menu_item")  # type: ignore[untyped-decorator]
 def schedules_item() -> SchedulesItem:
-    """Return the item."""
     return SchedulesItem(_("Schedules"), reverse_lazy(PAGE), name="django-delayq", icon_name="time", order=9000)

@@ -2,20 +2,18 @@
 
 Note [No Redis in tests]
 A test suite has its own database, but shares the configured Redis with development workers. So nothing is sent to Redis
-while Django's test environment is set up, as its runner and pytest-django do. The only sign of it is the data that
-`setup_test_environment()` saves for its end: databases have any name, and development also uses e-mail in memory and
-instrumented templates. A subprocess of a test has no such environment, but inherits NO_REDIS, which tests set.
+while Django's test environment is set up. The only sign of it is the data that `setup_test_environment()` saves for its
+end. A subprocess of a test has no such environment, but inherits NO_REDIS, which tests set.
 """
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import Field, dataclass, field, fields, replace
-from functools import lru_cache, partial
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
 
 from django.apps import AppConfig
 from django.conf import settings
@@ -26,10 +24,9 @@ from django.utils.translation import gettext_noop
 from . import rules
 from .alerts import AlertSettings
 from .alerts import parse as parse_alerts
+from .rules import setting
 
 logger = logging.getLogger("django_delayq")
-
-Value = TypeVar("Value")
 
 #: Environment variable that keeps a process from Redis unless empty. See Note [No Redis in tests].
 NO_REDIS = "DELAYQ_NO_REDIS"
@@ -44,46 +41,41 @@ _logged: set[str] = set()
 #: Number of active `without_redis` blocks.
 _runners = 0
 QUEUE_NAME = rules.QUEUE_NAME
-PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-MAX_SHARDS = 4096
+MAX_SHARDS = rules.MAX_SHARDS
 #: The layout of the database and of the index in Redis. See `sync/layout.py`, Note [Releases of one layout].
 LAYOUT = 1
-
-
-def _setting(default: Value, rule: rules.Rule) -> Value:
-    return field(default=default, metadata={"rule": rule})
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """The validated `settings.DELAYQ` with defaults. Durations are in the unit of their name."""
 
-    redis: str = _setting("default", rules.ALIAS)
-    prefix: str = _setting("delayq", rules.text(PREFIX, "1 to 64 characters of A-Z a-z 0-9 _ . : -"))
-    queues: tuple[str, ...] = _setting(("default",), rules.QUEUES)
-    #: A mapping has the number for each queue; the rule applies to its values.
-    shards: int | Mapping[str, int] = _setting(1, rules.number(1, MAX_SHARDS, whole=True))
-    lease_seconds: float = _setting(30, rules.number(1, 3600))
-    drain_seconds: float = _setting(25, rules.number(0, 3600))
+    redis: str = setting("default", rules.ALIAS)
+    prefix: str = setting("delayq", rules.PREFIX)
+    queues: tuple[str, ...] = setting(("default",), rules.QUEUES)
+    #: A mapping has the number for each queue.
+    shards: int | Mapping[str, int] = setting(1, rules.SHARDS)
+    lease_seconds: float = setting(30, rules.number(1, 3600))
+    drain_seconds: float = setting(25, rules.number(0, 3600))
     #: Maximum stored bytes of what an execution logs and prints; 0 stores nothing.
-    max_output_bytes: int = _setting(64 * 1024, rules.number(0, 512 * 1024, whole=True))
-    max_result_bytes: int = _setting(64 * 1024, rules.number(1024, 64 * 1024 * 1024, whole=True))
+    max_output_bytes: int = setting(64 * 1024, rules.number(0, 512 * 1024, whole=True))
+    max_result_bytes: int = setting(64 * 1024, rules.number(1024, 64 * 1024 * 1024, whole=True))
     #: A mapping is by name or label of an app, with `*` for the rest.
-    task_modules: tuple[str, ...] | Mapping[str, Sequence[str]] = _setting(("tasks",), rules.MODULES)
+    task_modules: tuple[str, ...] | Mapping[str, Sequence[str]] = setting(("tasks",), rules.MODULES)
     #: Former paths of tasks and their present paths. See `registry.find_task`.
-    task_aliases: Mapping[str, str] = field(default_factory=dict, metadata={"rule": rules.RENAMED})
-    mirror: bool = _setting(True, rules.BOOLEAN)
-    redis_in_tests: bool = _setting(False, rules.BOOLEAN)
+    task_aliases: Mapping[str, str] = field(default_factory=dict, metadata={"read": rules.RENAMED.read})
+    mirror: bool = setting(True, rules.BOOLEAN)
+    redis_in_tests: bool = setting(False, rules.BOOLEAN)
     #: A mapping is by outcome. None, or an outcome that is missing, is kept for ever.
-    history_days: int | Mapping[str, int | None] | None = _setting(None, rules.HISTORY)
-    sync_after_migrate: bool = _setting(False, rules.BOOLEAN)
+    history_days: int | Mapping[str, int | None] | None = setting(None, rules.HISTORY)
+    sync_after_migrate: bool = setting(False, rules.BOOLEAN)
     #: Bearer token for the metrics view; empty closes that view.
-    metrics_token: str = field(default="", repr=False, metadata={"rule": rules.TOKEN})
-    traces: bool = _setting(False, rules.TRACES)
-    commands: tuple[str, ...] = _setting((), rules.COMMANDS)
-    command_memory_mb: int | None = _setting(None, rules.MEMORY)
+    metrics_token: str = setting("", rules.TOKEN, repr=False)
+    traces: bool = setting(False, rules.TRACES)
+    commands: tuple[str, ...] = setting((), rules.COMMANDS)
+    command_memory_mb: int | None = setting(None, rules.MEMORY)
     #: None: no checks, no messages and no pings.
-    alerts: AlertSettings | None = None
+    alerts: AlertSettings | None = field(default=None, metadata={"read": lambda name, value: parse_alerts(value, name)})
 
     # Constants, which settings do not change. Tests shorten them.
     #: Take-overs after which an execution is recorded as lost.
@@ -106,9 +98,7 @@ class Config:
 
     def shard_count(self, queue: str) -> int:
         """Return the number of shards of a queue; 1 if SHARDS does not name it."""
-        if isinstance(self.shards, int):
-            return self.shards
-        return self.shards.get(queue, 1)
+        return self.shards if isinstance(self.shards, int) else self.shards.get(queue, 1)
 
     def modules_of(self, app: AppConfig | None = None) -> Sequence[str]:
         """Return the names of an app's task modules, or the default names without an app."""
@@ -120,11 +110,7 @@ class Config:
 
 
 def get_config() -> Config:
-    """Return the validated configuration. `mirror` is False if `why_no_redis` has a reason.
-
-    Raises:
-        ImproperlyConfigured: There is an unknown key or an invalid value; the message says what to write instead.
-    """
+    """Return the validated configuration, or raise ImproperlyConfigured. `mirror` is False if `why_no_redis()`."""
     return _load_without_redis() if why_no_redis() else _load()
 
 
@@ -137,9 +123,6 @@ def why_no_redis() -> str:
     """Return why this process sends nothing to Redis, '' if it may. No other function decides this.
 
     Logs each reason once. The subprocesses of a test inherit it. Translate the text for display.
-
-    Raises:
-        ImproperlyConfigured: See `get_config`.
     """
     global _marked
     config, testing = _load(), ""
@@ -176,7 +159,6 @@ def without_redis() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def use_tz() -> bool:
-    """Return whether the project uses aware datetimes."""
     return bool(settings.USE_TZ)
 
 
@@ -186,7 +168,6 @@ def project_timezone() -> str:
 
 
 def mail_from() -> tuple[str, str]:
-    """Return the sender and the subject prefix of mail to the admins."""
     return str(settings.SERVER_EMAIL), str(settings.EMAIL_SUBJECT_PREFIX)
 
 
@@ -201,47 +182,23 @@ def settings_module() -> str:
 
 
 def cache_aliases() -> list[str]:
-    """Return the configured cache aliases, for messages."""
     return sorted(settings.CACHES)
 
 
 def silenced_checks() -> list[str]:
-    """Return the ids of the system checks that the project silences."""
     return list(settings.SILENCED_SYSTEM_CHECKS)
 
 
 @lru_cache(maxsize=1)
 def _load() -> Config:
-    raw = getattr(settings, "DELAYQ", {})
-    if not isinstance(raw, Mapping):
-        raise ImproperlyConfigured(f"DELAYQ must be a dict, not {type(raw).__name__}.")
-    settable = (item for item in fields(Config) if item.metadata or item.name == "alerts")
-    readers = {item.name.upper(): partial(_read, item) for item in settable}
-    config = Config(**rules.read_all(raw, "DELAYQ", readers))
-    _check_queues(config)
-    return config
-
-
-def _read(item: "Field[Any]", value: Any) -> Any:
-    key = item.name.upper()
-    if key == "ALERTS":
-        return None if value is None else parse_alerts(value)
-    rule: rules.Rule = item.metadata["rule"]
-    if key == "SHARDS" and isinstance(value, Mapping):
-        for queue, count in value.items():
-            rule.check(f"[{key!r}][{queue!r}]", count)
-        return dict(value)
-    rule.check(f"[{key!r}]", value)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _check_queues(config: Config) -> None:
+    config = Config(**rules.read_settings(Config, getattr(settings, "DELAYQ", {}), "DELAYQ"))
     named = set(config.shards) - set(config.queues) if isinstance(config.shards, Mapping) else ()
     if named:
         raise ImproperlyConfigured(
             f"DELAYQ['SHARDS'] names {', '.join(map(repr, sorted(map(str, named))))}, and DELAYQ['QUEUES'] has "
             f"{', '.join(config.queues)}. Add the queue there or remove it here."
         )
+    return config
 
 
 @lru_cache(maxsize=1)

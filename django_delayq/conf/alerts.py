@@ -2,16 +2,15 @@
 
 import base64
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import Field, dataclass, field, fields
-from functools import partial
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..text import HIDDEN, did_you_mean, looks_secret
-from .rules import BOOLEAN, Rule, number, read_all, text, texts
+from ..text import did_you_mean
+from .rules import BOOLEAN, Rule, number, read_settings, setting, text, texts
 
 _PREFIX = "whsec_"
 #: Hosts that need no TLS, because the data stays on the machine.
@@ -27,22 +26,21 @@ def _is_secret(value: Any) -> bool:
 
 
 def secret_bytes(secret: str) -> bytes:
-    """Return the key encoded in a text such as `whsec_…`.
-
-    Raises:
-        ValueError: The text is not a secret.
-    """
+    """Return the key encoded in a text such as `whsec_…`; ValueError if it is not one."""
     if not secret.startswith(_PREFIX):
         raise ValueError(f"A secret begins with {_PREFIX}.")
     return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
 
 
 _ADDRESSES = texts(re.compile(r"[^\s@]+@[^\s@]+"), "")
-_HOSTS = texts(re.compile(r"[a-z0-9.-]+(:\d{1,5})?|\[::1\](:\d{1,5})?"), "")
-
-
-def _value(default: Any, rule: Rule, **options: Any) -> Any:
-    return field(default=default, metadata={"rule": rule}, **options)
+_MAIL = Rule("True (to ADMINS), False or a list of addresses", lambda v: BOOLEAN.holds(v) or _ADDRESSES.holds(v))
+_WEBHOOK = text(re.compile(r"|https?://\S+"), "an address such as https://…")._replace(is_secret=True)
+_HOSTS = texts(
+    re.compile(r"[a-z0-9.-]+(:\d{1,5})?|\[::1\](:\d{1,5})?"),
+    "a list of hosts in small letters, with their port where the address has one, such as ['hc-ping.com']",
+    empty=True,
+)
+_SECRET = Rule("whsec_ and the base64 of 24 to 64 bytes", _is_secret)
 
 
 def _is_plain(url: str) -> bool:
@@ -78,48 +76,26 @@ class AlertSettings:
     """The validated setting, with defaults."""
 
     #: True sends to ADMINS.
-    mail: bool | tuple[str, ...] = _value(
-        False,
-        Rule("True (to ADMINS), False or a list of addresses", lambda v: BOOLEAN.holds(v) or _ADDRESSES.holds(v)),
-    )
-    webhook: str = _value("", text(re.compile(r"|https?://\S+"), "an address such as https://…"), repr=False)
-    hosts: tuple[str, ...] = _value(
-        (),
-        Rule(
-            "a list of hosts in small letters, with their port where the address has one, such as ['hc-ping.com']",
-            lambda value: value in ([], ()) or _HOSTS.holds(value),
-        ),
-    )
-    secret: str = _value("", Rule("whsec_ and the base64 of 24 to 64 bytes", _is_secret), repr=False)
+    mail: bool | tuple[str, ...] = setting(False, _MAIL)
+    webhook: str = setting("", _WEBHOOK, repr=False)
+    hosts: tuple[str, ...] = setting((), _HOSTS)
+    secret: str = setting("", _SECRET, repr=False)
     #: Consecutive failures after which a schedule is reported.
-    failures: int = _value(3, number(1, 1000, whole=True))
-    every: float = _value(15, number(1, 3600))
+    failures: int = setting(3, number(1, 1000, whole=True))
+    every: float = setting(15, number(1, 3600))
 
     @property
     def channels(self) -> tuple[str, ...]:
         return tuple(name for name, on in (("mail", self.mail), ("webhook", self.webhook)) if on)
 
 
-def parse(raw: Any) -> AlertSettings:
-    """Return the validated setting.
-
-    Raises:
-        ImproperlyConfigured: There is an unknown key or an invalid value; the message says what to write instead.
-    """
-    if not isinstance(raw, Mapping):
-        raise ImproperlyConfigured(f"DELAYQ['ALERTS'] must be a dict or None, not {type(raw).__name__}.")
-    readers = {item.name.upper(): partial(_read, item) for item in fields(AlertSettings)}
-    made = AlertSettings(**read_all(raw, "DELAYQ['ALERTS']", readers))
+def parse(raw: Any, name: str = "DELAYQ['ALERTS']") -> AlertSettings | None:
+    """Return the validated setting, or raise ImproperlyConfigured with what to write instead."""
+    if raw is None:
+        return None
+    made = AlertSettings(**read_settings(AlertSettings, raw, name))
     if made.webhook and (refusal := find_refusal(made.webhook, made.hosts)):
-        raise ImproperlyConfigured(f"DELAYQ['ALERTS']['WEBHOOK']: {refusal}")
+        raise ImproperlyConfigured(f"{name}['WEBHOOK']: {refusal}")
     if made.webhook and not made.secret:
-        raise ImproperlyConfigured("DELAYQ['ALERTS']['SECRET'] is missing: it signs what WEBHOOK is sent.")
+        raise ImproperlyConfigured(f"{name}['SECRET'] is missing: it signs what WEBHOOK is sent.")
     return made
-
-
-def _read(item: "Field[Any]", value: Any) -> Any:
-    key, rule = item.name.upper(), item.metadata["rule"]
-    if (key == "WEBHOOK" or looks_secret(key)) and not rule.holds(value):  # an address may contain a secret
-        raise ImproperlyConfigured(f"DELAYQ['ALERTS'][{key!r}] must be {rule.wanted}, not {HIDDEN}.")
-    rule.check(f"['ALERTS'][{key!r}]", value)
-    return tuple(value) if isinstance(value, list) else value

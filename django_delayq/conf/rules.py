@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import field, fields
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -17,20 +18,30 @@ class Rule(NamedTuple):
 
     wanted: str
     holds: Callable[[Any], bool]
+    is_secret: bool = False
 
-    def check(self, name: str, value: object) -> None:
-        """Refuse a value that breaks the rule."""
+    def read(self, name: str, value: Any) -> Any:
+        """Return the value, a list as a tuple; raise ImproperlyConfigured if it breaks the rule."""
         if not self.holds(value):
-            shown = HIDDEN if looks_secret(name) else redact_text(repr(value))
-            raise ImproperlyConfigured(f"DELAYQ{name} must be {self.wanted}, not {shown}.")
+            shown = HIDDEN if self.is_secret or looks_secret(name) else redact_text(repr(value))
+            raise ImproperlyConfigured(f"{name} must be {self.wanted}, not {shown}.")
+        return tuple(value) if isinstance(value, list) else value
 
 
-def read_all(raw: Mapping[str, Any], name: str, readers: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    """Return the values as their readers convert them.
+def setting(default: Any, rule: Rule, **options: Any) -> Any:
+    """Return a dataclass field for a setting."""
+    return field(default=default, metadata={"read": rule.read}, **options)
+
+
+def read_settings(settings: type, raw: Any, name: str) -> dict[str, Any]:
+    """Return the values for the fields of a dataclass, by the rules in their metadata.
 
     Raises:
         ImproperlyConfigured: There are unknown keys or invalid values; the message lists all of them.
     """
+    if not isinstance(raw, Mapping):
+        raise ImproperlyConfigured(f"{name} must be a dict, not {type(raw).__name__}.")
+    readers = {item.name.upper(): item.metadata["read"] for item in fields(settings) if item.metadata}
     values: dict[str, Any] = {}
     problems = [
         f"{name} has an unknown key {str(key)!r}.{did_you_mean(str(key).upper(), readers)}"
@@ -41,7 +52,7 @@ def read_all(raw: Mapping[str, Any], name: str, readers: Mapping[str, Callable[[
         problems.append(f"Known keys: {', '.join(sorted(readers))}.")
     for key in filter(readers.__contains__, raw):
         try:
-            values[key.lower()] = readers[key](raw[key])
+            values[key.lower()] = readers[key](f"{name}[{key!r}]", raw[key])
         except ImproperlyConfigured as error:
             problems.append(str(error))
     if problems:
@@ -61,13 +72,13 @@ def text(pattern: re.Pattern[str], wanted: str) -> Rule:
     return Rule(wanted, lambda value: isinstance(value, str) and bool(pattern.fullmatch(value)))
 
 
-def texts(pattern: re.Pattern[str], wanted: str) -> Rule:
+def texts(pattern: re.Pattern[str], wanted: str, *, empty: bool = False) -> Rule:
     item = text(pattern, "")
     return Rule(
         wanted,
         lambda value: (
             isinstance(value, list | tuple)
-            and len(value) > 0
+            and (empty or len(value) > 0)
             and all(map(item.holds, value))
             and len(set(value)) == len(value)
         ),
@@ -80,9 +91,10 @@ TRACES = Rule(
     lambda value: isinstance(value, bool) and (not value or find_spec("opentelemetry") is not None),
 )
 TOKEN = text(re.compile(r"|\S{16,}"), "a text of at least 16 characters without spaces, or empty")
-DAYS = number(1, 36500, whole=True)
 ALIAS = text(re.compile(r"(?!\w+://).+"), "the alias of a django-redis cache in CACHES (no address)")
+PREFIX = text(re.compile(r"[A-Za-z0-9_.:-]{1,64}"), "1 to 64 characters of A-Z a-z 0-9 _ . : -")
 OUTCOMES = ("succeeded", "failed", "skipped", "lost")
+DAYS = number(1, 36500, whole=True)
 
 
 def _is_history(value: Any) -> bool:
@@ -92,6 +104,12 @@ def _is_history(value: Any) -> bool:
 
 HISTORY = Rule(f"None, {DAYS.wanted}, or a dict of these by outcome ({', '.join(OUTCOMES)})", _is_history)
 QUEUES = texts(QUEUE_NAME, "a list of different queue names, each 1 to 64 characters of A-Z a-z 0-9 _ . -")
+MAX_SHARDS = 4096
+COUNT = number(1, MAX_SHARDS, whole=True)
+SHARDS = Rule(
+    f"{COUNT.wanted}, or a dict of these by queue",
+    lambda value: all(map(COUNT.holds, value.values())) if isinstance(value, Mapping) else COUNT.holds(value),
+)
 PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 RENAMED = Rule(
     "a dict of paths of tasks, such as {'old.tasks.send': 'new.tasks.send'}",
@@ -100,17 +118,17 @@ RENAMED = Rule(
         and all(isinstance(path, str) and PATH.fullmatch(path) for pair in value.items() for path in pair)
     ),
 )
-NAMES = texts(re.compile(r"[A-Za-z0-9_.-]+"), "")
-COMMANDS = Rule("a list of names of management commands", lambda value: value in ([], ()) or NAMES.holds(value))
+COMMANDS = texts(re.compile(r"[A-Za-z0-9_.-]+"), "a list of names of management commands", empty=True)
 MEGABYTES = number(64, 1024 * 1024, whole=True)
 MEMORY = Rule(f"None or {MEGABYTES.wanted}", lambda value: value is None or MEGABYTES.holds(value))
 #: The key of a mapping for everything that the mapping does not name.
 REST = "*"
-_MODULES = texts(re.compile(r"[A-Za-z_][\w.]*"), "")
+_MODULE = re.compile(r"[A-Za-z_][\w.]*")
+_MODULES, _ANY_MODULES = texts(_MODULE, ""), texts(_MODULE, "", empty=True)
 MODULES = Rule(
     "a list of module names, such as ['tasks'], or a dict of these by app, such as {'*': ['tasks'], 'shop': []}",
     lambda value: (
-        all(isinstance(app, str) and (names in ([], ()) or _MODULES.holds(names)) for app, names in value.items())
+        all(isinstance(app, str) and _ANY_MODULES.holds(names) for app, names in value.items())
         if isinstance(value, Mapping)
         else _MODULES.holds(value)
     ),

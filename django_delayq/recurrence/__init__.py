@@ -7,19 +7,6 @@ from .policy import Policies, Run, Skip, decide, decide_all, too_old, wake_at
 from .recurrence import Every, Once, Recurrence, Windowed
 
 __all__ = [
-    "Cron",
-    "Every",
-    "Once",
-    "Policies",
-    "Recurrence",
-    "Run",
-    "Skip",
-    "Windowed",
-    "decide",
-    "decide_all",
-    "from_ms",
-    "parse_every",
-    "to_ms",
-    "too_old",
-    "wake_at",
-]
+    "Cron", "Every", "Once", "Policies", "Recurrence", "Run", "Skip", "Windowed", "decide", "decide_all", "from_ms",
+    "parse_every", "to_ms", "too_old", "wake_at",
+]  # fmt: skip

@@ -10,21 +10,15 @@ begins only where the wall clock shows a new time (`once`). Two wall-clock times
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from functools import lru_cache
-from typing import Any
-
-from croniter import croniter
 
 from ..exceptions import InvalidRecurrence
 from .dialect import compile_cron
-from .fields import DAY, Fields
-from .grammar import is_alike
-from .point import from_seconds, micros, seconds
+from .fields import Fields
+from .point import DAY, from_seconds, micros, seconds
 from .zone import LONGEST_SHIFT, get_zone, stretch
 
 DST_GAP = ("run_after", "skip")
 DST_OVERLAP = ("once", "twice")
-#: Number of points of an expression that are compared with croniter's.
-COMPARED = 5
 
 
 #: The last queried second and its result: judging, recording and settling a point repeat the query. The key is a
@@ -46,9 +40,6 @@ class Cron:
 
     `key` feeds the hash behind `H`: the same key always gives the same times. `dst_gap` and `dst_overlap` apply to
     fixed-time jobs only (neither minute nor hour begins with `*`). `fields` is the compiled expression.
-
-    Raises:
-        InvalidRecurrence: The message names the field, the value and what is allowed.
     """
 
     expression: str
@@ -61,19 +52,16 @@ class Cron:
     _asked: Asked = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("expression", "timezone", "dst_gap", "dst_overlap", "key"):
-            value = getattr(self, name)
-            if not isinstance(value, str):
-                column = "cron" if name in ("expression", "key") else name
-                raise InvalidRecurrence(f"{name} must be text, not {value!r}.", field=column)
+        for name in ("expression", "timezone", "dst_gap", "dst_overlap"):
+            if not isinstance(value := getattr(self, name), str):
+                raise InvalidRecurrence(
+                    f"{name} must be text, not {value!r}.", field="cron" if name == "expression" else name
+                )
         key = self.key if "h" in self.expression.lower() else ""  # else every name would take a cache entry
         fields, zone, asked = _prepare(self.expression, self.timezone, self.dst_gap, self.dst_overlap, key)
         object.__setattr__(self, "fields", fields)
         object.__setattr__(self, "_zone", zone)
         object.__setattr__(self, "_asked", asked)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Cron, (self.expression, self.timezone, self.dst_gap, self.dst_overlap, self.key)
 
     def next_after(self, instant: datetime) -> datetime | None:
         second = seconds(instant)
@@ -89,25 +77,6 @@ class Cron:
 
     def count_between(self, first: datetime, last: datetime) -> int:
         return self._count(-(-micros(first) // 1_000_000), seconds(last))
-
-    def contradiction(self, instant: datetime) -> tuple[datetime | None, datetime | None] | None:
-        """Return the first of the next points for which croniter differs, and croniter's point, in wall-clock time.
-
-        None if both agree, or if the dialects differ by definition. Clock changes are ignored.
-
-        Raises:
-            Exception: Any error of croniter.
-        """
-        if not is_alike(self.expression.split(), self.fields.rule):
-            return None
-        wall = seconds(instant) + stretch(self._zone, seconds(instant))[2]
-        theirs = croniter(self.expression, wall)
-        for _number in range(COMPARED):
-            found, other = self.fields.first_at_or_after(wall + 1), int(theirs.get_next())
-            if found != other:
-                return from_seconds(found), from_seconds(other)
-            wall = other
-        return None
 
     # -- in whole UTC seconds since 1970, wall-clock seconds where so named; see Note [Points are computed per stretch]
 

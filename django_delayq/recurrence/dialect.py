@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from datetime import date, timedelta
 
 from ..exceptions import InvalidRecurrence
-from .fields import DAY, DayRule, Fields
-from .grammar import SPECS, read_field, shown
+from .fields import DayRule, Fields
+from .grammar import SPECS, read_field
+from .point import DAY
 
 MAX_LENGTH = 255
 MACROS = {
@@ -55,11 +56,7 @@ def parse_every(text: str) -> timedelta | None:
 
 
 def compile_cron(expression: str, key: str) -> Fields:
-    """Return the compiled expression; `key` feeds `H`.
-
-    Raises:
-        InvalidRecurrence: The message names the field, the value and what to write instead.
-    """
+    """Return the compiled expression; `key` feeds `H`."""
     if len(expression) > MAX_LENGTH:
         raise InvalidRecurrence(
             f"A cron expression has at most {MAX_LENGTH} characters, this one has {len(expression)}. "
@@ -67,7 +64,7 @@ def compile_cron(expression: str, key: str) -> Fields:
         )
     if not expression.isascii():
         odd = next(character for character in expression if not character.isascii())
-        raise InvalidRecurrence(f"A cron expression is plain ASCII; {shown(expression)} has {odd!r}.")
+        raise InvalidRecurrence(f"A cron expression is plain ASCII; {expression!r} has {odd!r}.")
     words = _split(expression)
     if len(words) == 5:
         words = ["0", *words]
@@ -87,18 +84,18 @@ def _split(text: str) -> list[str]:
         raise InvalidRecurrence("The cron expression is empty. Write five fields, such as 0 9 * * 1-5.")
     if re.match(r"(CRON_)?TZ=", words[0], re.IGNORECASE):
         raise InvalidRecurrence(
-            f"A time zone in the expression ({shown(words[0])}) is not supported. Write it in the field 'timezone'."
+            f"A time zone in the expression ({words[0]!r}) is not supported. Write it in the field 'timezone'."
         )
     if words[0].startswith("@"):
         return _macro(words)
     if len(words) == 7 and _YEAR.match(words[6]):
         raise InvalidRecurrence(
-            f"Seven fields: a year ({shown(words[6])}) is not supported. Leave it out, and bound the "
+            f"Seven fields: a year ({words[6]!r}) is not supported. Leave it out, and bound the "
             "schedule with its start and end."
         )
     if len(words) not in (5, 6):
         raise InvalidRecurrence(
-            f"{len(words)} field{'s' if len(words) > 1 else ''} in {shown(text)}, but cron has 5 (minute hour "
+            f"{len(words)} field{'s' if len(words) > 1 else ''} in {text!r}, but cron has 5 (minute hour "
             "day-of-month month day-of-week), or 6 with the seconds first."
         )
     return words
@@ -109,14 +106,14 @@ def _macro(words: list[str]) -> list[str]:
     if len(words) == 1 and name in MACROS:
         return MACROS[name].split()
     known = ", ".join(name.lower() for name in MACROS)
-    unknown = f"{shown(' '.join(words))} is not a macro. Known are {known}, each on its own."
+    unknown = f"{' '.join(words)!r} is not a macro. Known are {known}, each on its own."
     raise InvalidRecurrence(REFUSED_MACROS.get(name, unknown))
 
 
 def _never_comes(words: Sequence[str]) -> InvalidRecurrence:
-    fields = [f"day-of-month {shown(words[3])}", f"month {shown(words[4])}"]
+    fields = [f"day-of-month {words[3]!r}", f"month {words[4]!r}"]
     if words[5] not in ("*", "?"):
-        fields.append(f"day-of-week {shown(words[5])}")
+        fields.append(f"day-of-week {words[5]!r}")
     return InvalidRecurrence(
         f"This date never comes: {', '.join(fields)} have no day in common. Choose a day that the month has; "
         "L is its last one."

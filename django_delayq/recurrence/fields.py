@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from datetime import MAXYEAR, date
 from functools import lru_cache
 
-DAY = 86_400
+from .point import DAY
+
 #: `date.toordinal()` of 1970-01-01, the day with the number 0.
 ORDINAL_OF_DAY_ZERO = 719_163
 FIRST_DAY = 1 - ORDINAL_OF_DAY_ZERO
@@ -44,10 +45,6 @@ class DayRule:
     nearest: set[int] = field(default_factory=set)
     nth: set[tuple[int, int]] = field(default_factory=set)
 
-    def __hash__(self) -> int:
-        """Hash a complete rule: schedules share few rules, whose masks are computed once."""
-        return hash((self.both, self.days, self.weekdays, len(self.before_last), len(self.nearest), len(self.nth)))
-
     def mask(self, length: int, first_weekday: int) -> int:
         """Return the matching days, as bits 1 to 31, of a month with this length and this weekday of day 1."""
         by_day = self.days
@@ -75,11 +72,6 @@ def _nearest_working_day(day: int, length: int, first_weekday: int) -> int:
     return day
 
 
-@lru_cache(maxsize=4096)
-def _masks(rule: DayRule) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(rule.mask(length, weekday) for weekday in range(7)) for length in range(28, 32))
-
-
 @dataclass(frozen=True, slots=True)
 class Fields:
     """The matching seconds, minutes, hours and months as bit masks, and the rule for days.
@@ -100,7 +92,8 @@ class Fields:
     def __post_init__(self) -> None:
         times = sum(self.minutes << 60 * hour for hour in range(24) if self.hours >> hour & 1)
         object.__setattr__(self, "times", times)
-        object.__setattr__(self, "day_masks", _masks(self.rule))
+        masks = (tuple(self.rule.mask(length, weekday) for weekday in range(7)) for length in range(28, 32))
+        object.__setattr__(self, "day_masks", tuple(masks))
 
     def first_at_or_after(self, wall: int) -> int | None:
         """Return the first matching wall-clock second from `wall` on, or None after the year 9999."""

@@ -1,15 +1,12 @@
-"""The items of a cron field: checked here, expanded to numbers by croniter.
+"""The items of a cron field, checked and expanded to numbers.
 
 All refusals are here or in `dialect.py`, with a message that says what to write instead.
 """
 
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-
-from croniter import croniter
 
 from ..exceptions import InvalidRecurrence
 from .fields import LAST, DayRule
@@ -29,10 +26,9 @@ _NTH = re.compile(rf"(?P<weekday>{_VALUE})#(?P<nth>[0-9]+|L)|(?P<last>[0-9]+|{'|
 class FieldSpec:
     """The values that one field allows: `*` means `low` to `high`, `top` is the largest number accepted.
 
-    The first of the names means `low`. `place` is the position in croniter's five fields; seconds use that of minutes.
+    The first of the names means `low`.
     """
 
-    place: int
     name: str
     low: int
     high: int
@@ -41,21 +37,16 @@ class FieldSpec:
     allowed: str
 
 
-DAY_OF_MONTH = FieldSpec(2, "day-of-month", 1, 31, 31, (), "1-31")
-DAY_OF_WEEK = FieldSpec(4, "day-of-week", 0, 6, 7, _WEEKDAY_NAMES, "0-7 (0 and 7 are Sunday) or SUN-SAT")
+DAY_OF_MONTH = FieldSpec("day-of-month", 1, 31, 31, (), "1-31")
+DAY_OF_WEEK = FieldSpec("day-of-week", 0, 6, 7, _WEEKDAY_NAMES, "0-7 (0 and 7 are Sunday) or SUN-SAT")
 SPECS = (
-    FieldSpec(0, "second", 0, 59, 59, (), "0-59"),
-    FieldSpec(0, "minute", 0, 59, 59, (), "0-59"),
-    FieldSpec(1, "hour", 0, 23, 23, (), "0-23"),
+    FieldSpec("second", 0, 59, 59, (), "0-59"),
+    FieldSpec("minute", 0, 59, 59, (), "0-59"),
+    FieldSpec("hour", 0, 23, 23, (), "0-23"),
     DAY_OF_MONTH,
-    FieldSpec(3, "month", 1, 12, 12, _MONTH_NAMES, "1-12 or JAN-DEC"),
+    FieldSpec("month", 1, 12, 12, _MONTH_NAMES, "1-12 or JAN-DEC"),
     DAY_OF_WEEK,
 )
-
-
-def shown(text: str) -> str:
-    """Return the text in quotes, as typed."""
-    return repr(text)
 
 
 class _Refused(Exception):
@@ -63,14 +54,10 @@ class _Refused(Exception):
 
 
 def read_field(spec: FieldSpec, text: str, key: str, rule: DayRule) -> int:
-    """Return the values, ranges and steps of one field as a bit mask; put other items into the rule.
-
-    Raises:
-        InvalidRecurrence: An item is not understood, out of range, reversed, or has a step that does not fit.
-    """
+    """Return the values, ranges and steps of one field as a bit mask; put other items into the rule."""
     if text == "?" and spec in (DAY_OF_MONTH, DAY_OF_WEEK):
         text = "*"
-    typed, plain = text, set[str]()
+    typed, mask = text, 0
     try:
         if "?" in text:
             raise _Refused("is not understood: ? stands alone, in day-of-month or day-of-week. Write * instead.")
@@ -81,33 +68,10 @@ def read_field(spec: FieldSpec, text: str, key: str, rule: DayRule) -> int:
             if hashed := _HASH.fullmatch(item):
                 item = _hashed(spec, item, hashed, key)
             if not _read_day(spec, item, rule) and not _read_weekday(spec, item, rule):
-                plain.add(_in_numbers(spec, item))
+                mask |= _read_range(spec, item)
     except _Refused as refused:
-        raise InvalidRecurrence(f"{spec.name} field: {shown(typed)} {refused}", field="cron") from None
-    return _expand(spec, ",".join(sorted(plain))) if plain else 0
-
-
-@lru_cache(maxsize=4096)
-def _expand(spec: FieldSpec, text: str) -> int:
-    """Return croniter's expansion of a numeric field, as a bit mask with Sunday as 0."""
-    expanded, _ = croniter.expand(f"{'* ' * spec.place}{text}{' *' * (4 - spec.place)}")
-    values = expanded[spec.place]
-    return sum(1 << value for value in (range(spec.low, spec.high + 1) if values == ["*"] else values))
-
-
-def is_alike(words: Sequence[str], rule: DayRule) -> bool:
-    """Return whether croniter gives the fields of a valid expression the same meaning.
-
-    croniter has seconds last, other items for days and another hash. It reads `9-9` as the whole field, and never
-    requires both day fields to match where one of them only begins with `*`.
-    """
-    words = [word.upper().replace("?", "*") for word in words]
-    if len(words) != 5 or rule.before_last or rule.nearest or rule.nth:
-        return False
-    items = [(spec, item) for spec, word in zip(SPECS[1:], words, strict=True) for item in word.split(",")]
-    if any(item[0] == "H" or (not item.isalnum() and _in_numbers(spec, item).isdecimal()) for spec, item in items):
-        return False
-    return "*" in (words[2], words[4]) or "*" not in words[2] + words[4]
+        raise InvalidRecurrence(f"{spec.name} field: {typed!r} {refused}", field="cron") from None
+    return mask
 
 
 def _read_day(spec: FieldSpec, item: str, rule: DayRule) -> bool:
@@ -145,8 +109,8 @@ def _read_weekday(spec: FieldSpec, item: str, rule: DayRule) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _in_numbers(spec: FieldSpec, item: str) -> str:
-    """Return a value, range or step in numbers; one value without a range, since croniter reads 9-9 as all."""
+def _read_range(spec: FieldSpec, item: str) -> int:
+    """Return a value, range or step as a bit mask."""
     match = _RANGE.fullmatch(item)
     if match is None:
         raise _Refused(_why_not(spec, item))
@@ -166,7 +130,8 @@ def _in_numbers(spec: FieldSpec, item: str) -> str:
     if low > high:
         raise _Refused(f"is a reversed range. Write {_unreversed(spec, low, high)} instead.")
     _check_step(spec, step, low, high)
-    return str(low) if low == high else f"{low}-{high}/{step}"
+    size = 7 if spec is DAY_OF_WEEK else 60
+    return sum(1 << number for number in {number % size for number in range(low, high + 1, step)})
 
 
 def _unreversed(spec: FieldSpec, low: int, high: int) -> str:

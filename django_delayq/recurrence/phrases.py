@@ -1,16 +1,15 @@
 """Phrases typed instead of a cron expression, in English and German. Pure; computes no due point.
 
 Note [Phrases are only suggestions]
-"every weekday at 9" is not accepted as a recurrence: a grammar that guesses would decide when tasks run. A phrase only
-leads to a suggested expression, shown with the words of `describe`, which the user accepts or rejects. So the grammar
-can be small and tolerant: it ignores words between the parts.
+A phrase only leads to a suggested expression, shown with the words of `describe`, which the user accepts or rejects: a
+grammar that guesses would else decide when tasks run. So it can be small and tolerant.
 """
 
 import re
 from collections.abc import Iterator
 
 from . import Cron, parse_every
-from .words import SHORTEST_RUN, describe_cron, describe_every, runs
+from .words import SHORTEST_RUN, describe_cron, describe_every, split_runs
 
 #: Maximum characters of a phrase.
 LONGEST = 100
@@ -62,9 +61,8 @@ _ROUNDS = {"second": 60, "minute": 60, "hour": 24}
 def understand(text: str) -> str | None:
     """Return the cron expression that a phrase may mean, None if it is not understood.
 
-    Understood are frequencies ("every 15 minutes", "twice a day") and times ("at 9:00 and 18:00", "9am", "noon"), with
-    weekdays or days of the month ("on the 1st and 15th", "on the first Monday of the month"). Days alone mean midnight.
-    An interval that no cron expression has, such as "every 90 seconds", gives `@every 90s`.
+    Understood are frequencies ("twice a day") and times ("at 9:00 and 18:00", "noon"), with weekdays or days of the
+    month. Days alone mean midnight. An interval without a cron expression, such as "every 90 seconds", gives `@every`.
     """
     phrase = " ".join(_canonical(text)) if len(text) <= LONGEST else ""
     phrase = re.sub(r"daily (n\d+(?: and n\d+)*)", lambda found: re.sub(r"n(?=\d)", "d", found[1]), phrase)
@@ -165,7 +163,7 @@ def _days(days: str, weekdays: str) -> str | None:
             return None
         first, last = ends[0][0], ends[-1][-1]
         numbers |= set(ends[0]) if len(ends) == 1 else {(first + each) % 7 for each in range((last - first) % 7 + 1)}
-    return f"* * {','.join([*map(_shown, runs(sorted(numbers))), *nth])}"
+    return f"* * {','.join([*map(_shown, split_runs(sorted(numbers))), *nth])}"
 
 
 def _numbers(code: str) -> list[int]:
@@ -178,10 +176,7 @@ def _shown(run: list[int]) -> str:
 
 
 def offer(text: str) -> tuple[str, str] | None:
-    """Return the cron expression, or the `@every` of an interval, that a phrase may mean, and its words without a zone.
-
-    None if the phrase is not understood. See Note [Phrases are only suggestions].
-    """
+    """Return the expression that a phrase may mean, and its words without a zone; None if it is not understood."""
     expression = understand(text)
     if expression is None:
         return None

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from ..exceptions import InvalidRecurrence
 
+#: Seconds of a day.
+DAY = 86_400
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND, MILLISECOND = timedelta(microseconds=1), timedelta(milliseconds=1)
 
@@ -65,9 +67,5 @@ def known_ms(value_ms: int | None) -> datetime | None:
 
 
 def from_ms(value: int) -> datetime:
-    """Return the instant of milliseconds since 1970, in UTC.
-
-    Raises:
-        OverflowError: The instant is outside the years 1 to 9999.
-    """
+    """Return the instant of milliseconds since 1970, in UTC; OverflowError outside the years 1 to 9999."""
     return EPOCH + timedelta(0, 0, 0, value)

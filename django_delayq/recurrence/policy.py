@@ -21,11 +21,7 @@ LONGEST_DEFAULT_GRACE = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """A schedule's rules for late points. `key` is the schedule's name, which feeds the jitter's hash.
-
-    Raises:
-        InvalidRecurrence: A value is not a known one; `field` names it.
-    """
+    """A schedule's rules for late points. `key` is the schedule's name, which feeds the jitter's hash."""
 
     overlap: str = "skip"
     missed: str = "latest"
@@ -61,13 +57,7 @@ class Skip:
 
 
 def wake_at(point: datetime, jitter: timedelta, key: str) -> datetime:
-    """Return when to claim the point: the point plus a whole number of ms in [0, jitter).
-
-    The same key and point give the same result in every process and on every machine.
-
-    Raises:
-        ValueError: The point is naive.
-    """
+    """Return when to claim the point: the point plus ms in [0, jitter), the same on every machine for this key."""
     point = as_utc(point, "point")
     width_ms = jitter // MILLISECOND if jitter else 0
     if width_ms <= 0:
@@ -77,11 +67,7 @@ def wake_at(point: datetime, jitter: timedelta, key: str) -> datetime:
 
 
 def too_old(point: datetime, now: datetime, policies: Policies) -> bool:
-    """Return whether the point is beyond the catch-up window, counted from its wake. Retries get this check only.
-
-    Raises:
-        ValueError: An instant is naive.
-    """
+    """Return whether the point is beyond the catch-up window, counted from its wake. Retries get this check only."""
     window = policies.catch_up_window
     return window is not None and now - wake_at(point, policies.jitter, policies.key) > window
 
@@ -99,9 +85,6 @@ def decide(
     `now` is the server time of the claim; `busy_from` to `last_finished_at` is the last unbroken busy stretch. Every
     skip advances: claiming `resume_at` repeatedly ends at `Run`, in the future, or at None. The point need not be on
     the recurrence, which an edit may have changed.
-
-    Raises:
-        ValueError: An instant is naive.
     """
     point, now = as_utc(point, "point"), as_utc(now, "now")
     late = _Late(recurrence, point, now, policies)
@@ -127,8 +110,7 @@ def decide_all(
 ) -> tuple[list[Skip], datetime | None]:
     """Decide about a claimed point and, if it is skipped, about the following points that have woken by `now`.
 
-    Returns the skips in sequence, and the point to run now: None if no point has woken, or none is left. Arguments and
-    errors are those of `decide`.
+    Returns the skips in sequence, and the point to run now: None if no point has woken, or none is left.
     """
     skips: list[Skip] = []
     following: datetime | None = point
@@ -158,8 +140,6 @@ class _Late:
             return True
         following = self.recurrence.next_after(point)
         return following is not None and lag > (following - point) / 2
-
-    # -- what is decided
 
     def overlapped(self, busy_until: datetime) -> Run | Skip:
         """Judge a late point that came due while the schedule was busy."""
@@ -209,8 +189,6 @@ class _Late:
             else:
                 high = middle
         return self.skip_until("max_catch_up", low)
-
-    # -- how far a skip reaches
 
     def newest(self, until: datetime) -> datetime:
         """Return the newest point up to `until`, or the claimed point if there is none."""
@@ -263,11 +241,7 @@ class Recurring:
         return self.recurrence_from(self.start_at or self.created_at)  # type: ignore[no-any-return]
 
     def recurrence_from(self: Any, anchor: datetime) -> Recurrence:
-        """Return the rule with an interval counted from `anchor`; for other kinds the same as `recurrence`.
-
-        Raises:
-            InvalidRecurrence: See `recurrence`.
-        """
+        """Return the rule with an interval counted from `anchor`; for other kinds the same as `recurrence`."""
         rule: Recurrence
         if self.kind == CRON:
             rule = Cron(
@@ -289,9 +263,6 @@ class Recurring:
         """Return the rule and the instant after which its points count: `chain`, Note [First missing point].
 
         `state` is None if the schedule has none yet.
-
-        Raises:
-            InvalidRecurrence: See `recurrence`.
         """
         last = None if state is None else state.last_due_at
         base = max(last or self.effective_from, self.effective_from)
@@ -303,11 +274,7 @@ class Recurring:
 
     @property
     def policies(self: Any) -> Policies:
-        """Return the policies for late points.
-
-        Raises:
-            InvalidRecurrence: A policy is not a known one (raw SQL).
-        """
+        """Return the policies for late points."""
         key = self.name if self.jitter else ""  # schedules without jitter share cached policies
         return _policies(
             self.overlap, self.missed, self.grace, self.catch_up_window, self.max_catch_up, self.jitter, key

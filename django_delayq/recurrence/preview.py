@@ -10,6 +10,7 @@ from django.utils.translation import ngettext
 
 from . import Cron, Recurrence, Windowed, from_ms, to_ms, wake_at
 from .point import from_seconds, seconds
+from .words import format_time
 from .zone import LONGEST_SHIFT, get_zone, stretch
 
 if TYPE_CHECKING:
@@ -31,12 +32,7 @@ class PreviewPoint:
 
 
 def preview(schedule: "AnySchedule", n: int, start: datetime) -> list[PreviewPoint]:
-    """Return the first `n` undecided points after `start`; the last may be a point beyond the end, with a note.
-
-    Raises:
-        InvalidRecurrence: The row has no usable recurrence or time zone.
-        ValueError: `start` is naive.
-    """
+    """Return the first `n` undecided points after `start`; the last may be a point beyond the end, with a note."""
     state = getattr(schedule, "state", None)
     rule, base = schedule.rule_and_base(state)
     left = n if schedule.max_runs is None else max(0, schedule.max_runs - (0 if state is None else state.run_count))
@@ -89,15 +85,15 @@ def clock_changes(cron: Cron, after: datetime, point: datetime) -> Iterator[str]
     yield from _gaps(cron, after, point)
     local = point.astimezone(get_zone(cron.timezone))
     if local.fold:
-        yield _("second of two: %(time)s comes twice on this day") % {"time": clock(local)}
+        yield _("second of two: %(time)s comes twice on this day") % {"time": format_time(local)}
         return
     offset, later = local.utcoffset(), local.replace(fold=1).utcoffset()
     if offset is None or later is None or later >= offset:
         return
     if cron.fields.fixed and cron.dst_overlap == "once" and (offset - later).total_seconds() <= LONGEST_SHIFT:
-        yield _("%(time)s comes twice on this day, runs the first time") % {"time": clock(local)}
+        yield _("%(time)s comes twice on this day, runs the first time") % {"time": format_time(local)}
     else:
-        yield _("first of two: %(time)s comes twice on this day") % {"time": clock(local)}
+        yield _("first of two: %(time)s comes twice on this day") % {"time": format_time(local)}
 
 
 def _gaps(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:
@@ -122,7 +118,12 @@ def _gap(cron: Cron, begin: int, end: int, at: int) -> str:
     first, point = from_seconds(cron.fields.first_at_or_after(begin)), from_seconds(at)
     if not count or first is None or point is None or (is_leap and not cron.fields.fixed):
         return ""
-    values = {"time": clock(first), "runs_at": clock(point), "day": first.date(), "more": count - 1}
+    values = {
+        "time": format_time(first),
+        "runs_at": format_time(point),
+        "day": first.date(),
+        "more": count - 1,
+    }
     if is_leap and cron.dst_gap == "run_after":
         if count == 1:
             return _("%(time)s does not exist on this day, runs at %(runs_at)s") % values
@@ -135,8 +136,3 @@ def _gap(cron: Cron, begin: int, end: int, at: int) -> str:
     if first.date() == point.date() and count == 1:
         return _("%(time)s does not exist on this day, skipped") % values
     return _("%(day)s %(time)s does not exist, skipped") % values
-
-
-def clock(local: datetime) -> str:
-    """Return "02:30", with seconds unless they are 0."""
-    return f"{local:%H:%M:%S}" if local.second else f"{local:%H:%M}"

@@ -9,11 +9,7 @@ from .point import MICROSECOND, MILLISECOND, as_utc
 
 
 class Recurrence(Protocol):
-    """A pure rule that yields due points. Takes aware datetimes, returns aware ones in UTC, reads no clock.
-
-    Raises:
-        ValueError: An instant is naive.
-    """
+    """A pure rule that yields due points. Takes aware datetimes (else ValueError), returns aware ones in UTC."""
 
     def next_after(self, instant: datetime) -> datetime | None:
         """Return the first point strictly after the instant, None if there is none up to the year 9999."""
@@ -27,11 +23,7 @@ class Recurrence(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """A lattice `anchor + n * every` for all integers n, including negative ones. A restart never moves it.
-
-    Raises:
-        InvalidRecurrence: The interval is shorter than 1 ms, the unit of stored points, or the anchor is naive.
-    """
+    """A lattice `anchor + n * every` for all integers n, including negative ones. A restart never moves it."""
 
     every: timedelta
     anchor: datetime
@@ -64,11 +56,7 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """A single point.
-
-    Raises:
-        InvalidRecurrence: `at` is not an aware datetime.
-    """
+    """A single point."""
 
     at: datetime
 
@@ -89,11 +77,7 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class Windowed:
-    """The points of another recurrence with `start <= point <= end`; None leaves a side open.
-
-    Raises:
-        InvalidRecurrence: A bound is naive, or the end is before the start.
-    """
+    """The points of another recurrence with `start <= point <= end`; None leaves a side open."""
 
     recurrence: Recurrence
     start: datetime | None = None

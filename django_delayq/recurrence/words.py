@@ -1,11 +1,11 @@
 """Recurrences in words, translated: "at 09:00, Monday to Friday, Europe/Riga". Computes no due point, reads no row."""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 
 from django.utils.dates import MONTHS, WEEKDAYS
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
 from . import Cron, Every, Once, Recurrence, Windowed
 from .fields import LAST, DayRule
@@ -14,11 +14,7 @@ _UNITS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s"
 
 
 def describe(recurrence: Recurrence) -> str:
-    """Return a recurrence in the current language, such as "at 09:00, Monday to Friday, Europe/Riga".
-
-    Two cron expressions with the same words match the same local times. The words do not cover clock changes; see
-    `preview`.
-    """
+    """Return a recurrence in words. Two cron expressions with the same words match the same local times."""
     if isinstance(recurrence, Cron):
         return f"{describe_cron(recurrence)}, {recurrence.timezone}"
     if isinstance(recurrence, Every):
@@ -78,12 +74,12 @@ _NTH = {
 
 def describe_days(rule: DayRule, months: int) -> str:
     """Return the words for the days; empty for every day of the year."""
-    days, special = values_of(rule.days), rule.before_last or rule.nearest
+    days, special = list_bits(rule.days), rule.before_last or rule.nearest
     if rule.both and rule.weekdays == ALL_WEEKDAYS and len(days) == months.bit_count() == 1 and not special:
-        return _("on %(day)d %(month)s") % {"day": days[0], "month": MONTHS[values_of(months)[0]]}
+        return _("on %(day)d %(month)s") % {"day": days[0], "month": MONTHS[list_bits(months)[0]]}
     found = _days(rule)
     if months != ALL_MONTHS:
-        names = shown(values_of(months), lambda number: str(MONTHS[number]))
+        names = format_values(list_bits(months), lambda number: str(MONTHS[number]))
         found = [*(found or [_("every day")]), _("in %(months)s") % {"months": names}]
     return ", ".join(found)
 
@@ -105,10 +101,10 @@ def _days(rule: DayRule) -> list[str]:
 
 def _on_days(rule: DayRule) -> str:
     parts = []
-    plain = values_of(rule.days)
+    plain = list_bits(rule.days)
     if plain:
         text = ngettext("day %(days)s of the month", "days %(days)s of the month", len(plain))
-        parts.append(text % {"days": shown(plain)})
+        parts.append(text % {"days": format_values(plain)})
     for back in sorted(rule.before_last, reverse=True):
         if back == 0:
             parts.append(_("the last day of the month"))
@@ -124,22 +120,18 @@ def _on_days(rule: DayRule) -> str:
         parts.append(text % {"day": day})
     if 31 in rule.nearest:
         parts.append(_("the last working day of the month"))
-    return _("on %(days)s") % {"days": join(parts)}
+    return _("on %(days)s") % {"days": join_parts(parts)}
 
 
 def _weekdays(rule: DayRule) -> str:
     """Return weekdays, Monday first; a range over the end of the week is one range: "Friday to Monday"."""
-    found = runs(sorted(_from_monday(number) for number in values_of(rule.weekdays)))
+    found = split_runs(sorted((number + 6) % 7 for number in list_bits(rule.weekdays)))
     if len(found) > 1 and found[0][0] == 0 and found[-1][-1] == 6 and len(found[0]) + len(found[-1]) > 2:
         found = [*found[1:-1], found[-1] + found[0]]
-    names = [name for run in found for name in said(run, lambda number: str(WEEKDAYS[number]))]
-    for nth, weekday in sorted((nth, _from_monday(number)) for number, nth in rule.nth):
+    names = [name for run in found for name in format_run(run, lambda number: str(WEEKDAYS[number]))]
+    for nth, weekday in sorted((nth, (number + 6) % 7) for number, nth in rule.nth):
         names.append(_NTH[nth] % {"weekday": WEEKDAYS[weekday]})
-    return join(names)
-
-
-def _from_monday(number: int) -> int:
-    return (number + 6) % 7
+    return join_parts(names)
 
 
 #: Minimum values of a range, and of a series of steps. Fewer values are listed.
@@ -147,32 +139,33 @@ SHORTEST_RUN = 3
 SHORTEST_SERIES = 4
 
 
-def values_of(mask: int) -> list[int]:
+def list_bits(mask: int) -> list[int]:
     """Return the positions of the set bits, ascending."""
     return [position for position in range(mask.bit_length()) if mask >> position & 1]
 
 
-def join(parts: Sequence[str]) -> str:
+def join_parts(parts: Sequence[str]) -> str:
     """Return "a", "a and b", "a, b and c"."""
     if len(parts) == 1:
         return parts[0]
     return _("%(some)s and %(last)s") % {"some": ", ".join(parts[:-1]), "last": parts[-1]}
 
 
-def span(first: str, last: str) -> str:
+def format_range(first: str, last: str) -> str:
     """Return "a to b"."""
     return _("%(first)s to %(last)s") % {"first": first, "last": last}
 
 
-def shown(values: Sequence[int], name: Callable[[int], str] = str) -> str:
+def format_values(values: Sequence[int], name: Callable[[int], str] = str) -> str:
     """Return ascending values as ranges, single values, or one series of steps. No two inputs share words."""
     step = values[1] - values[0] if len(values) >= SHORTEST_SERIES else 1
     if step > 1 and list(values) == list(range(values[0], values[-1] + 1, step)):
-        return _("%(span)s in steps of %(step)d") % {"span": span(name(values[0]), name(values[-1])), "step": step}
-    return join([text for run in runs(values) for text in said(run, name)])
+        span = format_range(name(values[0]), name(values[-1]))
+        return _("%(span)s in steps of %(step)d") % {"span": span, "step": step}
+    return join_parts([text for run in split_runs(values) for text in format_run(run, name)])
 
 
-def runs(values: Sequence[int]) -> list[list[int]]:
+def split_runs(values: Sequence[int]) -> list[list[int]]:
     """Split ascending values into runs without gaps."""
     found: list[list[int]] = []
     for value in values:
@@ -183,9 +176,9 @@ def runs(values: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def said(run: Sequence[int], name: Callable[[int], str]) -> list[str]:
+def format_run(run: Sequence[int], name: Callable[[int], str]) -> list[str]:
     """Return a run as one range, a short one value by value."""
-    return [span(name(run[0]), name(run[-1]))] if len(run) >= SHORTEST_RUN else [name(value) for value in run]
+    return [format_range(name(run[0]), name(run[-1]))] if len(run) >= SHORTEST_RUN else [name(value) for value in run]
 
 
 #: Maximum times of day that are listed.
@@ -194,36 +187,38 @@ MOST_LISTED = 6
 
 def describe_times(second_mask: int, minute_mask: int, hour_mask: int) -> tuple[str, bool]:
     """Return the words, and whether they are a rhythm such as "every hour", which needs no "every day"."""
-    seconds, minutes, hours = values_of(second_mask), values_of(minute_mask), values_of(hour_mask)
+    seconds, minutes, hours = list_bits(second_mask), list_bits(minute_mask), list_bits(hour_mask)
     if len(hours) == 24:
         return _within_hours(seconds, minutes), True
     if len(seconds) == 1:
-        rhythm = _rhythm(hours, 24, _every_hour) if seconds == [0] and minutes == [0] else None
+        rhythm = _rhythm(hours, "hour") if seconds == [0] and minutes == [0] else None
         if rhythm is not None:
             return rhythm, True
         if seconds == [0] and (span := _spanned(minutes, hours)) is not None:
             return span, False
         if len(hours) * len(minutes) <= MOST_LISTED:
-            times = [clock(hour, minute, seconds[0]) for hour in hours for minute in minutes]
-            return _("at %(times)s") % {"times": join(times)}, False
-    in_hours = ngettext("in hour %(values)s", "in hours %(values)s", len(hours)) % {"values": shown(hours)}
+            times = [format_time(time(hour, minute, seconds[0])) for hour in hours for minute in minutes]
+            return _("at %(times)s") % {"times": join_parts(times)}, False
+    in_hours = ngettext("in hour %(values)s", "in hours %(values)s", len(hours)) % {"values": format_values(hours)}
     return f"{_within_hours(seconds, minutes, named=False)}, {in_hours}", False
 
 
-def clock(hour: int, minute: int, second: int = 0) -> str:
+def format_time(value: time | datetime) -> str:
     """Return "09:00", with seconds unless they are 0."""
-    return f"{hour:02}:{minute:02}:{second:02}" if second else f"{hour:02}:{minute:02}"
+    return f"{value:%H:%M:%S}" if value.second else f"{value:%H:%M}"
 
 
 def _within_hours(seconds: Sequence[int], minutes: Sequence[int], *, named: bool = True) -> str:
     """Return the times within each hour; `named` adds "every hour" to plain minutes."""
     if seconds == [0]:
         return _every_minutes(minutes) or _at_minutes(minutes, named=named)
-    rhythm = _rhythm(seconds, 60, _every_second)
+    rhythm = _rhythm(seconds, "second")
     if rhythm is not None:
         return rhythm if len(minutes) == 60 else f"{rhythm}, {_at_minutes(minutes, named=named)}"
     on_minutes = None if minutes == [0] else _every_minutes(minutes)
-    at_seconds = ngettext("at second %(values)s", "at seconds %(values)s", len(seconds)) % {"values": shown(seconds)}
+    at_seconds = ngettext("at second %(values)s", "at seconds %(values)s", len(seconds)) % {
+        "values": format_values(seconds)
+    }
     return f"{on_minutes or _at_minutes(minutes, named=named)}, {at_seconds}"
 
 
@@ -231,37 +226,37 @@ def _spanned(minutes: Sequence[int], hours: Sequence[int]) -> str | None:
     """Return "every 5 minutes from 09:00 to 17:55" for consecutive hours, None for other shapes."""
     rhythm = _every_minutes(minutes)
     if len(minutes) == 1:
-        rhythm = _every_hour(1) if len(hours) > 3 else None
-    if rhythm is None or len(runs(hours)) != 1 or len(hours) * len(minutes) <= 2:
+        rhythm = _every("hour", 1) if len(hours) > 3 else None
+    if rhythm is None or len(split_runs(hours)) != 1 or len(hours) * len(minutes) <= 2:
         return None
-    first, last = clock(hours[0], minutes[0]), clock(hours[-1], minutes[-1])
+    first, last = format_time(time(hours[0], minutes[0])), format_time(time(hours[-1], minutes[-1]))
     return _("%(rhythm)s from %(first)s to %(last)s") % {"rhythm": rhythm, "first": first, "last": last}
 
 
 def _at_minutes(minutes: Sequence[int], *, named: bool) -> str:
-    values = {"values": shown(minutes)}
+    values = {"values": format_values(minutes)}
     if named:
         return ngettext("every hour at minute %(values)s", "every hour at minutes %(values)s", len(minutes)) % values
     return ngettext("at minute %(values)s", "at minutes %(values)s", len(minutes)) % values
 
 
 def _every_minutes(minutes: Sequence[int]) -> str | None:
-    return _every_hour(1) if minutes == [0] else _rhythm(minutes, 60, _every_minute)
+    return _every("hour", 1) if minutes == [0] else _rhythm(minutes, "minute")
 
 
-def _rhythm(values: Sequence[int], size: int, every: Callable[[int], str]) -> str | None:
-    """Return the words for `*/n` if n divides the unit evenly and leaves at least two values, else None."""
+def _rhythm(values: Sequence[int], unit: str) -> str | None:
+    """Return the words for `*/n` if n divides the round evenly and leaves at least two values, else None."""
+    size = 24 if unit == "hour" else 60
     step = size // len(values)
-    return every(step) if len(values) > 1 and list(values) == list(range(0, size, step)) else None
+    return _every(unit, step) if len(values) > 1 and list(values) == list(range(0, size, step)) else None
 
 
-def _every_second(step: int) -> str:
-    return ngettext("every second", "every %(count)d seconds", step) % {"count": step}
+_EVERY = {
+    "second": ngettext_lazy("every second", "every %(count)d seconds", "count"),
+    "minute": ngettext_lazy("every minute", "every %(count)d minutes", "count"),
+    "hour": ngettext_lazy("every hour", "every %(count)d hours", "count"),
+}
 
 
-def _every_minute(step: int) -> str:
-    return ngettext("every minute", "every %(count)d minutes", step) % {"count": step}
-
-
-def _every_hour(step: int) -> str:
-    return ngettext("every hour", "every %(count)d hours", step) % {"count": step}
+def _every(unit: str, step: int) -> str:
+    return str(_EVERY[unit] % {"count": step})

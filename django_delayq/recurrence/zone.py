@@ -10,13 +10,11 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
 from ..exceptions import InvalidRecurrence
+from .point import DAY, seconds
 
-DAY = 86_400
 #: Offsets are looked up in blocks of 2**22 s, about 49 days, so that a point years ahead needs few lookups.
 BLOCK_BITS = 22
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_EARLIEST = int((datetime(1, 1, 3, tzinfo=UTC) - _EPOCH).total_seconds())
-_LATEST = int((datetime(9999, 12, 29, tzinfo=UTC) - _EPOCH).total_seconds())
+_EARLIEST, _LATEST = seconds(datetime(1, 1, 3, tzinfo=UTC)), seconds(datetime(9999, 12, 29, tzinfo=UTC))
 #: Zone files whose meaning depends on the machine, or that count leap seconds.
 _MACHINE_DEPENDENT = ("localtime", "posixrules", "posix/", "right/")
 
@@ -80,11 +78,7 @@ def has_data() -> bool:
 
 @lru_cache(maxsize=1024)
 def get_zone(name: str) -> tzinfo:
-    """Return the zone of an IANA name, the same object for each call. UTC needs no file.
-
-    Raises:
-        InvalidRecurrence: There is no such zone; the message suggests the nearest names.
-    """
+    """Return the zone of an IANA name, the same object for each call. UTC needs no file."""
     if not isinstance(name, str) or not name:
         raise InvalidRecurrence(f"A time zone is a name such as {_EXAMPLE} or UTC, not {name!r}.", field="timezone")
     if name == "UTC":
@@ -98,11 +92,7 @@ def get_zone(name: str) -> tzinfo:
 
 
 def instant_of(wall: datetime, zone: tzinfo, field: str = "at") -> datetime:
-    """Return the instant, in UTC, at which a zone's clock shows a naive time: the first of two if its fold is 0.
-
-    Raises:
-        InvalidRecurrence: The clock never shows that time; the error names `field`.
-    """
+    """Return the instant at which a zone's clock shows a naive time: the first of two if its fold is 0."""
     try:
         instant = wall.replace(tzinfo=zone).astimezone(UTC)
         exists = instant.astimezone(zone).replace(tzinfo=None) == wall
@@ -117,20 +107,11 @@ def instant_of(wall: datetime, zone: tzinfo, field: str = "at") -> datetime:
 def _hint(name: str) -> str:
     if not has_data():
         return f" {NO_DATA} {INSTALL}"
-    by_lower = {known.lower(): known for known in available_timezones() if not known.startswith(_MACHINE_DEPENDENT)}
-    by_city = {known.rsplit("/", 1)[-1]: known for known in by_lower}
+    zones = [known for known in available_timezones() if not known.startswith(_MACHINE_DEPENDENT)]
     lower = name.strip().lower().replace(" ", "_")
-    cities = [by_lower[known] for known in by_lower if known.startswith(f"{lower}/")]
-    if cities and lower not in by_lower:
+    known = {zone.rsplit("/", 1)[-1].lower(): zone for zone in zones} | {zone.lower(): zone for zone in zones}
+    cities = [zone for zone in zones if zone.lower().startswith(f"{lower}/")]
+    if cities and lower not in known:
         return f" It is a region: add a city, such as {min(cities)}."
-    if lower in by_lower:
-        near = [lower]
-    elif lower in by_city:
-        near = [by_city[lower]]
-    else:
-        near = get_close_matches(lower, by_lower, n=2, cutoff=0.75) or [
-            by_city[city] for city in get_close_matches(lower, by_city, n=2, cutoff=0.8)
-        ]
-    if not near:
-        return f" Use an IANA name such as {_EXAMPLE} or UTC."
-    return f" Did you mean {' or '.join(by_lower[known] for known in near)}?"
+    near = get_close_matches(lower, known, n=1, cutoff=0.8)
+    return f" Did you mean {known[near[0]]}?" if near else f" Use an IANA name such as {_EXAMPLE} or UTC."

@@ -5,9 +5,8 @@ The code owns every field except the switch (`enabled` and its reason) and the t
 switch only when it creates a schedule. A sync overwrites the other fields, and the admin makes them read-only.
 
 Note [Who syncs]
-Only `delayq_sync`, and `migrate` if SYNC_AFTER_MIGRATE is set: never a worker, a web process or an import. During a
-deploy old and new code run side by side. If each wrote its declarations, schedules would change back and forth with
-every start of a process, and every change of a recurrence restarts it.
+Only `delayq_sync`, and `migrate` if SYNC_AFTER_MIGRATE is set: during a deploy old and new code run side by side, and
+schedules would change back and forth with every start of a process.
 """
 
 import logging
@@ -35,13 +34,7 @@ from ..recurrence.point import utcnow
 def connect() -> None:
     """Make `migrate` sync if SYNC_AFTER_MIGRATE is set."""
     app = apps.get_app_config("django_delayq")
-    post_migrate.connect(_migrated, sender=app, dispatch_uid="django_delayq.migrated")
-
-
-def _migrated(using: str, verbosity: int, stdout: Any = None, **kwargs: Any) -> None:
-    if conf.get_config().sync_after_migrate and conf.mirrors():
-        say = stdout.write if stdout is not None and verbosity else lambda line: None
-        sync_after_migrate(using, say=say)
+    post_migrate.connect(sync_after_migrate, sender=app, dispatch_uid="django_delayq.migrated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +47,7 @@ class Collected:
 
     @property
     def keys(self) -> frozenset[str]:
-        """All keys in the code. A schedule whose key is not among them is gone."""
+        """All keys in the code. A schedule with another key is gone."""
         return frozenset(each.key for each in (*self.declared, *self.twice))
 
 
@@ -62,10 +55,8 @@ def collect() -> Collected:
     """Import the task modules and return their declarations.
 
     Processes import different modules, and a sync disables what is not declared. So a declaration counts only if its
-    task is registered and it is in the task's module or in a task module.
-
-    Raises:
-        ImportError: A task module has an error, other than a missing foreign package; the message has the line.
+    task is registered and it is in the task's module or in a task module. ImportError if a task module has an error,
+    other than a missing foreign package.
     """
     for broken in registry.broken_modules():
         if not broken.package:
@@ -93,11 +84,7 @@ logger = logging.getLogger("django_delayq.sources")
 
 @dataclass(slots=True)
 class Report:
-    """The result of a sync. `checked` counts declarations, `changed` the schedules changed (in a dry run: to change).
-
-    `lines` has the changes and the schedules that are not created, `problems` one item for each schedule that could
-    not be written.
-    """
+    """The result of a sync: numbers of declarations and of schedules changed, and texts."""
 
     checked: int = 0
     changed: int = 0
@@ -106,10 +93,6 @@ class Report:
 
     def __bool__(self) -> bool:
         return bool(self.checked or self.lines)
-
-
-class NameTaken(Exception):
-    """Another schedule has the name that the code declares. The message names it and says what to do."""
 
 
 class Rows(NamedTuple):
@@ -142,10 +125,6 @@ class Step:
         """Save through the model, so that Redis follows and an unchanged recurrence is not restarted.
 
         Without a database this validates only.
-
-        Raises:
-            ValidationError: A field is invalid, as in the admin.
-            IntegrityError: Another transaction wrote the schedule first.
         """
         schedule = self.schedule
         if schedule is None or not self.lines:
@@ -196,10 +175,8 @@ def sync(*, dry_run: bool = False) -> Report:
         try:
             values = values_of(declared_schedule(declared))
             do(declared.key, [name], partial(_plan, declared, values, found.keys))
-        except NameTaken as error:
-            report.problems.append(str(error))
         except ValidationError as error:
-            report.problems.append(f"{name}: {said(error)}")
+            report.problems.append(f"{name}: {format_errors(error)}")
     for key, schedule in sorted(rows.by_key.items()):
         # An app that is left out here for a missing package may declare the schedule in another process.
         if key not in found.keys and schedule.pk not in kept and registry.find_broken(schedule.task) is None:
@@ -207,27 +184,21 @@ def sync(*, dry_run: bool = False) -> Report:
     return report
 
 
-def _write(using: str, key: str, names: list[str], plan: Callable[[Rows], Step]) -> Step:
+def _write(using: str, key: str, names: list[str], plan: Callable[[Rows], Step], attempts: int = MOST_ATTEMPTS) -> Step:
     """Plan again with locked rows, and write: a concurrent sync may have written some of it already."""
-    left = MOST_ATTEMPTS
-    while True:
-        left -= 1
-        try:
-            with transaction.atomic(using=using):
-                step = plan(Rows.read(using, names, [key, *registry.former_names(key)]))
-                step.write(using)
-                return step
-        except IntegrityError:
-            if not left:
-                raise
+    try:
+        with transaction.atomic(using=using):
+            step = plan(Rows.read(using, names, [key, *registry.former_names(key)]))
+            step.write(using)
+            return step
+    except IntegrityError:
+        if attempts == 1:
+            raise
+        return _write(using, key, names, plan, attempts - 1)
 
 
 def _plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows) -> Step:
-    """Return the step that makes the database match a declaration. `keys` are all keys in the code.
-
-    Raises:
-        NameTaken: Another schedule has the name.
-    """
+    """Return the step that makes the database match a declaration. `keys` are all keys in the code."""
     # The default key is the path of the task, which may have been renamed.
     known = [declared.key, *(key for key in registry.former_names(declared.key) if key not in keys)]
     found = next((rows.by_key[key] for key in known if key in rows.by_key), None)
@@ -248,7 +219,7 @@ def _plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows)
         if schedule.declaration_gone_at is not None:
             lines.append(f"{schedule.name}: declared again")
     if named is not None and taken:
-        raise NameTaken(
+        raise ValidationError(
             f"The name {name!r}, which {declared.module} gives to a schedule of {declared.task}, is that of another "
             f"one, of {named.task}. Rename one of them: in the code by name='…', in the admin by hand."
         )
@@ -274,8 +245,10 @@ def _plan_gone(key: str, rows: Rows) -> Step:
     return Step(key, [f"{schedule.name}: {did}"], schedule, changes, gone=True)
 
 
-def sync_after_migrate(using: str, say: Callable[[str], Any]) -> None:
+def sync_after_migrate(using: str, verbosity: int = 1, stdout: Any = None, **kwargs: Any) -> None:
     """Sync after a migration of the schedules' database, if it has our tables. Never fails `migrate`: logs errors."""
+    if not (conf.get_config().sync_after_migrate and conf.mirrors()):
+        return
     tables = connections[using].introspection.table_names()
     if using != ledger.database() or Schedule._meta.db_table not in tables:
         return
@@ -284,13 +257,13 @@ def sync_after_migrate(using: str, say: Callable[[str], Any]) -> None:
     except Exception:  # importing a task module may raise anything
         logger.exception("The declared schedules were not synced. Correct it and run: manage.py delayq_sync")
         return
-    for line in report.lines:
-        say(line)
+    for line in report.lines if stdout is not None and verbosity else ():
+        stdout.write(line)
     for problem in report.problems:
         logger.error("A declared schedule was not synced: %s", problem)
 
 
-def said(error: ValidationError) -> str:
+def format_errors(error: ValidationError) -> str:
     """Format a ValidationError in one line."""
     if not hasattr(error, "error_dict"):
         return " ".join(error.messages)

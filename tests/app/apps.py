@@ -21,10 +21,12 @@ class TestsConfig(AppConfig):
 
 def let_constants_be_set():
     """Have DELAYQ take the constants of `Config` too, in the processes of tests only."""
-    strict, names = rules.read_all, {item.name.upper() for item in fields(Config) if not item.metadata} - {"ALERTS"}
+    strict, names = rules.read_settings, {item.name.upper() for item in fields(Config) if not item.metadata}
 
-    def read_all(raw, name, readers):
-        settings = {key: value for key, value in raw.items() if name != "DELAYQ" or key not in names}
-        return strict(settings, name, readers) | {key.lower(): raw[key] for key in raw.keys() - settings.keys()}
+    def read_settings(cls, raw, name):
+        if name != "DELAYQ" or not isinstance(raw, dict):
+            return strict(cls, raw, name)
+        settings = {key: value for key, value in raw.items() if key not in names}
+        return strict(cls, settings, name) | {key.lower(): raw[key] for key in raw.keys() - settings.keys()}
 
-    rules.read_all = read_all
+    rules.read_settings = read_settings

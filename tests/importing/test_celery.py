@@ -121,7 +121,7 @@ def test_the_examples_of_the_user_guide_come_over(app, named):
     first = Schedule.objects.get(name="add-every-30-seconds")
     assert (first.args, first.queue, first.overlap) == ([16, 16], "mail", "allow")
     assert any("rounds" in note for note in found["every-half-a-day"]["notes"])
-    assert Schedule.objects.get(name="hourly").cron == "0 * * * *"
+    assert Schedule.objects.get(name="hourly").every == timedelta(hours=1)
     assert Schedule.objects.get(kind="cron", args=[3]).timezone == "Europe/Riga"
 
 
@@ -191,8 +191,7 @@ def test_every_column_is_taken_over_or_named(app):
     assert (full.args, full.kwargs, full.queue, full.max_runs, full.enabled) == ([1], {"b": 2}, "mail", 1, False)
     assert (full.grace, full.missed, full.start_at) == (timedelta(minutes=1), "skip", later)
     assert full.description.startswith("why\n\nImported from django-celery-beat (")
-    assert any("priority 9" in note for note in found["full"]["notes"])
-    assert any("headers, routing_key" in note for note in found["full"]["notes"])
+    assert any("headers, priority, routing_key" in note for note in found["full"]["notes"])
     until = Schedule.objects.get(name="until")
     assert (until.end_at, until.queue) == (later, "default")
     assert any("'elsewhere'" in note for note in found["until"]["notes"])

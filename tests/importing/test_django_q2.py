@@ -94,6 +94,6 @@ def test_arguments_and_options_come_over_or_are_named():
     second = made["b"]
     assert (second.max_runs, second.timeout, second.queue, second.missed) == (24, timedelta(seconds=30), "mail", "all")
     assert (made[unnamed].args, made["d"].kwargs, made["e"].kwargs) == ([7], {"a": 1, "b": 2}, {"first": 1, "b": [2]})
-    assert any("due_at" in note for note in found["e"]["notes"])
+    assert any("intended_date_kwarg" in note for note in found["e"]["notes"])
     assert "JSON" in found["h"]["reason"]
     assert found["g"]["reason"] == "Its arguments are no literals of Python. Correct them there."  # they may be secret

@@ -4,12 +4,10 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from croniter import croniter
 from django.contrib.admin.models import LogEntry
 
 from django_delayq.index import web
 from django_delayq.models import Schedule
-from django_delayq.recurrence import cron
 from tests.faults.harness.servers import pointing_at
 from tests.integration.admin_pages import ADD, LIST, change_url, client_for, errors, fields, make, texts
 from tests.integration.mirroring import blackhole, visitors
@@ -44,14 +42,6 @@ def test_where_redis_says_nothing_a_save_waits_for_it_once_and_says_so(boss, bro
         "Saved, but not yet mirrored to Redis; the workers will catch up."
     ]
     assert "does not answer" in page
-
-
-def test_a_point_that_croniter_has_otherwise_is_told_beside_the_save(boss, monkeypatch):
-    monkeypatch.setattr(cron, "croniter", lambda text, wall: croniter("1 1 1 1 *", wall))
-    told = texts(boss.post(ADD, fields(cron="0 9 * * *"), follow=True))
-    assert len(told) == 2
-    assert "0 9 * * * is next due at" in told[0]
-    assert "-01-01 01:01 by the package croniter" in told[0]
 
 
 def test_what_follows_an_outcome_is_chosen_in_the_form_like_the_task(boss):

@@ -487,7 +487,7 @@ def test_the_command_tells_where_no_worker_runs_and_leaves_it_to_workers_where_o
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([], "must be a dict or None"),
+        ([], "must be a dict"),
         ({"MAILS": True}, "Did you mean 'MAIL'"),
         ({"MAIL": ["ops"]}, "list of addresses"),
         ({"WEBHOOK": "hooks.example.com/s3cret"}, r"not \*+"),

@@ -271,7 +271,7 @@ SETTINGS = [
     ("QUEUES colon", {"QUEUES": ["a:b"]}, ["DELAYQ['QUEUES']", "'a:b'"]),
     ("QUEUES numbers", {"QUEUES": [1]}, ["DELAYQ['QUEUES']", "[1]"]),
     ("SHARDS zero", {"SHARDS": 0}, ["DELAYQ['SHARDS']", "from 1 to 4096", "0"]),
-    ("SHARDS of a queue", {"SHARDS": {"default": 0}}, ["DELAYQ['SHARDS']['default']", "from 1 to 4096"]),
+    ("SHARDS of a queue", {"SHARDS": {"default": 0}}, ["DELAYQ['SHARDS']", "from 1 to 4096", "{'default': 0}"]),
     ("SHARDS of a stranger", {"SHARDS": {"mail": 2}}, ["DELAYQ['SHARDS']", "'mail'", "default"]),
     ("LEASE_SECONDS", {"LEASE_SECONDS": 0.5}, ["DELAYQ['LEASE_SECONDS']", "from 1 to 3600", "0.5"]),
     ("LEASE_SECONDS text", {"LEASE_SECONDS": "30"}, ["DELAYQ['LEASE_SECONDS']", "'30'"]),

@@ -4,25 +4,22 @@ import getpass
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured, ValidationError
-from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.core.management.base import CommandError
 from django.utils import timezone
 
 from django_delayq import actions, ledger
-from django_delayq.exceptions import DelayQError
+from django_delayq.management.base import DelayQCommand
 from django_delayq.monitoring import explain
 from django_delayq.recurrence.point import utcnow
 from django_delayq.text import plain
 
 
-class Command(BaseCommand):
+class Command(DelayQCommand):
     """Writes one database row, which every worker follows within a second. Needs no Redis."""
 
     help = "Pause or resume a queue or a task, or limit how many of a queue run at a time; without a word, list it all."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the subcommands and options."""
         words = parser.add_subparsers(dest="word", metavar="pause | resume | limit")
         pause = words.add_parser("pause", help="Start nothing of it; what runs goes on, and nothing is lost.")
         resume = words.add_parser("resume", help="Let it go on.")
@@ -37,12 +34,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the subcommand and print the result; fail with one line that says what to write."""
+        ledger.check_tables()
         try:
-            ledger.check_tables()
             rows = [self._change(options)] if options["word"] else ledger.held_back()
-        except ValidationError as error:
-            raise CommandError(" ".join(error.messages)) from error
-        except (DelayQError, ImproperlyConfigured, DatabaseError, ValueError) as error:
+        except ValueError as error:  # of a time, or an action
             raise CommandError(str(error)) from error
         for row in rows:
             self.stdout.write(plain(f"{row}: {row.standing or 'nothing is held back'}."))
@@ -50,11 +45,11 @@ class Command(BaseCommand):
             self.stdout.write("Nothing is held back.")
 
     def _change(self, options: dict[str, Any]) -> Any:
-        name, by = options["name"], _whoever()
+        name, by = options["name"], _read_user()
         if options["word"] == "limit":
             most = options["most"]
             if most != "none" and not (most.isascii() and most.isdecimal() and len(most) <= 9):
-                raise ValueError(f"{most!r} is no limit: write a whole number, or none.")
+                raise CommandError(f"{most!r} is no limit: write a whole number, or none.")
             return actions.limit(name, None if most == "none" else int(most), by=by)
         named = {"task": name} if options["task"] else {"queue": name}
         if options["word"] == "resume":
@@ -65,7 +60,7 @@ class Command(BaseCommand):
         return actions.pause(**named, reason=options["reason"], until=until, by=by)
 
 
-def _whoever() -> str:
+def _read_user() -> str:
     try:
         return getpass.getuser()[:200]
     except (OSError, KeyError):  # a container without user names

@@ -7,17 +7,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.core.management.base import CommandError
 
 from django_delayq import ledger
 from django_delayq.calls import registry
-from django_delayq.exceptions import DelayQError
-from django_delayq.management.progress import Progress
+from django_delayq.management.base import DelayQCommand
 from django_delayq.models.differences import RECURRENCE, shown, to_json
 from django_delayq.sources import importing
-from django_delayq.sources.importing.secrets import hide_secrets, hide_words
+from django_delayq.sources.importing.command_lines import hide_secrets, hide_words
 from django_delayq.text import iso, plain, redact_arguments
 
 #: Words for an action, before and after it is done.
@@ -32,25 +29,23 @@ def _mapping(text: str) -> tuple[str, str]:
     return pattern, task
 
 
-class Command(BaseCommand):
+class Command(DelayQCommand):
     """Writes only with `--write`, only schedules of this app, and nothing twice. Needs no Redis."""
 
     help = "Take over schedules from another scheduler; without --write, only show what would be written."
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
         """Return the parser, with a line for each origin."""
-        lines = [
-            f"  {name:<24}{source or 'no SOURCE: its tables'}" for name, (_module, source) in importing.ORIGINS.items()
-        ]
+        lines = [f"  {name:<24}{each.source or 'no SOURCE: its tables'}" for name, each in importing.ORIGINS.items()]
         epilog = "ORIGIN and SOURCE:\n" + "\n".join(lines)
         parser = super().create_parser(prog_name, subcommand, epilog=epilog, **kwargs)
         parser.formatter_class = partial(RawDescriptionHelpFormatter, width=110)
         return parser
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the options."""
-        parser.add_argument("origin", choices=list(importing.ORIGINS), metavar="ORIGIN", help="Where from, see below.")
-        parser.add_argument("source", nargs="?", default="", metavar="SOURCE", help="What to read there, see below.")
+        add, repeated = parser.add_argument, dict[str, Any](action="append", default=[])
+        add("origin", choices=list(importing.ORIGINS), metavar="ORIGIN", help="Where from, see below.")
+        add("source", nargs="?", default="", metavar="SOURCE", help="What to read there, see below.")
         group = parser.add_mutually_exclusive_group()
         group.add_argument("--dry-run", action="store_true", help="Write nothing: the default.")
         group.add_argument("--write", action="store_true", help="Create and update schedules.")
@@ -59,53 +54,41 @@ class Command(BaseCommand):
             action="store_true",
             help="Read no SOURCE; switch on what --disabled holds back. What was off at the origin stays off.",
         )
-        parser.add_argument("--disabled", action="store_true", help="Create them switched off.")
-        parser.add_argument("--overwrite", action="store_true", help="Also what people have edited, or made, here.")
-        parser.add_argument(
-            "--map", action="append", type=_mapping, default=[], metavar="PATTERN=TASK",
-            help="What is called there by a name or command that fits the pattern (* and ?) is this task.",
-        )  # fmt: skip
-        parser.add_argument(
-            "--only", action="append", default=[], metavar="PATTERN", help="Only entries whose name fits, any of them."
-        )
-        parser.add_argument("--prefix", default="", help="What the names of the schedules begin with.")
-        parser.add_argument("--timezone", metavar="ZONE", help="The zone of entries that name none.")
-        parser.add_argument(
-            "--system",
-            action="store_true",
-            default=None,
-            help="The crontab has a column for the user, as /etc/crontab.",
-        )
-        parser.add_argument(
-            "--json",
-            action="store_true",
-            help="Say it as one JSON object in a line, and each second before that how far it is.",
-        )
+        add("--disabled", action="store_true", help="Create them switched off.")
+        add("--overwrite", action="store_true", help="Also what people have edited, or made, here.")
+        task = "What is called there by a name or command that fits the pattern (* and ?) is this task."
+        add("--map", type=_mapping, metavar="PATTERN=TASK", help=task, **repeated)
+        add("--only", metavar="PATTERN", help="Only entries whose name fits, any of them.", **repeated)
+        add("--prefix", default="", help="What the names of the schedules begin with.")
+        add("--timezone", metavar="ZONE", help="The zone of entries that name none.")
+        system = "The crontab has a column for the user, as /etc/crontab."
+        add("--system", action="store_true", default=None, help=system)
+        add("--json", action="store_true", help="Say it as one JSON object in a line.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Read, print and write; fail at the end if an entry was refused."""
         if options["enable"] and options["disabled"]:
             raise CommandError("--enable switches on what --disabled has held back. Give one of them.")
-        try:
-            ledger.check_tables()
-            if options["enable"]:
-                self._enable(options)
-                return
-            steps, differs = self._take_over(options)
-        except (DelayQError, ImproperlyConfigured, DatabaseError, ImportError) as error:
-            raise CommandError(str(error)) from error
+        names = ("origin", "only", "prefix", "overwrite", "disabled", "write")
+        choices = importing.Choices(**{name: options[name] for name in names}, maps=options["map"])
+        read = importing.ORIGINS[choices.origin].read
+        ledger.check_tables()
+        if options["enable"]:
+            self._print_enabled(importing.enable(choices), options)
+            return
+        entries = read(options["source"], importing.Options(options["timezone"], options["system"]))
+        steps = importing.take_over(entries, choices)
         if options["json"]:
-            told = [_as_json(step) for step in steps]
-            answer = {"origin": options["origin"], "written": options["write"], "differs": differs, "entries": told}
-            self.stdout.write(json.dumps(answer))
+            told = {"origin": choices.origin, "written": choices.write, "entries": list(map(_as_json, steps))}
+            self.stdout.write(json.dumps(told))
         else:
-            for line in _table(steps, differs, written=options["write"]):
+            for line in _table(steps, written=choices.write):
                 self.stdout.write(plain(hide_secrets(line)))
+            self.stdout.write(f"What differs for all of them: docs/coming-over/{choices.origin}.md")
         if refused := sum(step.action == "refuse" for step in steps):
             raise CommandError(f"{refused} of {len(steps)} entries refused: see the reasons above.")
 
-    def _enable(self, options: dict[str, Any]) -> None:
-        names = importing.enable(_choices(options))
+    def _print_enabled(self, names: list[str], options: dict[str, Any]) -> None:
         if options["json"]:
             self.stdout.write(json.dumps({"origin": options["origin"], "enabled": names}))
             return
@@ -113,56 +96,31 @@ class Command(BaseCommand):
             self.stdout.write(plain(hide_secrets(f"enabled  {name}")))
         self.stdout.write(f"{len(names)} schedules enabled.")
 
-    def _take_over(self, options: dict[str, Any]) -> tuple[list[importing.Step], tuple[str, ...]]:
-        origin = importing.origin(options["origin"])
-        entries = origin.read(options["source"], importing.Options(options["timezone"], options["system"]))
-        with Progress(self.stdout, "entries", as_json=options["json"]) as progress:
-            steps = []
-            for step in importing.take_over(entries, _choices(options)):
-                steps.append(step)
-                progress.at(len(steps))
-        return steps, origin.DIFFERS
 
-
-def _choices(options: dict[str, Any]) -> importing.Choices:
-    told = {name: options[name] for name in ("only", "prefix", "overwrite", "disabled", "write")}
-    return importing.Choices(options["origin"], **told, maps=options["map"])
-
-
-def _table(steps: list[importing.Step], differs: tuple[str, ...], *, written: bool) -> Iterator[str]:
-    """Yield a line for each entry with its notes below, the general differences, and a summary."""
+def _table(steps: list[importing.Step], *, written: bool) -> Iterator[str]:
+    """Yield a line for each entry with its notes below, and a summary."""
     rows = [(step.action, step.name, *_when(step)) for step in steps]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     for step, row in zip(steps, rows, strict=True):
         *cells, last = row
         yield "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), last]).rstrip()
-        for note in ([step.reason] if step.reason else []) + step.notes:
+        for note in filter(None, [step.reason, *step.entry.notes]):
             yield f"        {note}"
-    if any(step.values is not None for step in steps):
-        yield from (["", "What differs for all of them:"] if differs else [])
-        yield from (f"  - {line}" for line in differs)
-    yield _summary(steps, written=written)
-
-
-def _summary(steps: list[importing.Step], *, written: bool) -> str:
     counts = Counter(step.action for step in steps)
     words = {**{action: pair[written] for action, pair in WORDS.items()}, **OTHERS}
-    told = [f"{counts[action]} {word}" for action, word in words.items() if counts[action]]
-    return f"{len(steps)} entries: {', '.join(told) or 'nothing to do'}." + ("" if written else " Nothing was written.")
+    parts = [f"{counts[action]} {word}" for action, word in words.items() if counts[action]]
+    yield f"{len(steps)} entries: {', '.join(parts) or 'nothing to do'}." + ("" if written else " Nothing was written.")
 
 
 def _when(step: importing.Step) -> tuple[str, str]:
     """Return the recurrence in short form, and the rest of the line."""
-    values = step.values or step.entry.values
-    if "kind" not in values:
-        return "", step.entry.command or step.entry.task
-    when = shown(RECURRENCE, {"cron": "", "every": None, "at": None, **values})
-    when += f" {values['timezone']}" if values["kind"] == "cron" else ""
+    values = {"cron": "", "every": None, "at": None, **(step.values or step.entry.values)}
+    when = shown(RECURRENCE, values) if "kind" in values else ""
+    when += f" {values['timezone']}" if values.get("kind") == "cron" else ""
     if step.values is None:
         return when, step.entry.command or step.entry.task
-    off = "" if step.values["enabled"] else "  off"
     following = f"  next {step.next_at:%Y-%m-%d %H:%M:%S}Z" if step.next_at else ""
-    return when, f"{step.values['task']}{off}{following}"
+    return when, f"{values['task']}{'' if values['enabled'] else '  off'}{following}"
 
 
 def _as_json(step: importing.Step) -> dict[str, Any]:
@@ -175,7 +133,7 @@ def _as_json(step: importing.Step) -> dict[str, Any]:
         "name": step.name,
         "action": step.action,
         "reason": hide_secrets(step.reason),
-        "notes": list(map(hide_secrets, step.notes)),
+        "notes": list(map(hide_secrets, step.entry.notes)),
         "calls": hide_secrets(step.entry.command or step.entry.task),
         "next": iso(step.next_at) if step.next_at else None,
         "schedule": schedule,

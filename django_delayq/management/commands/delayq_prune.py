@@ -6,19 +6,16 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.core.management.base import CommandError
 
 from django_delayq import ledger
-from django_delayq.exceptions import DelayQError
-from django_delayq.management.progress import Progress
+from django_delayq.management.base import DelayQCommand
 from django_delayq.recurrence.point import utcnow
 from django_delayq.sync import pruning
 from django_delayq.text import plain
 
 
-class Command(BaseCommand):
+class Command(DelayQCommand):
     """Safe at any time, also beside running workers, which do the same every hour. Needs no Redis."""
 
     help = (
@@ -27,29 +24,24 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the options."""
         parser.add_argument("--dry-run", action="store_true", help="Only say what would be deleted.")
-        parser.add_argument("--json", action="store_true", help="Say it, and each second how far it is, as JSON lines.")
+        parser.add_argument("--json", action="store_true", help="Say it as one JSON object in a line.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run it; fail with one line that says what to do."""
         counts, left, interrupted = Counter[tuple[str, str]](), 0, False
         try:
             ledger.check_tables()
-            with Progress(self.stdout, "runs", as_json=options["json"]) as progress:
-                for rows, locked in self._found(dry_run=options["dry_run"]):
-                    counts.update((row.task, row.status) for row in rows)
-                    left += locked
-                    progress.at(counts.total())
+            for rows, locked in self._prune(dry_run=options["dry_run"]):
+                counts.update((row.task, row.status) for row in rows)
+                left += locked
         except KeyboardInterrupt:
             interrupted = True
-        except (DelayQError, ImproperlyConfigured, DatabaseError) as error:
-            raise CommandError(str(error)) from error
-        self._tell(counts, left, dry_run=options["dry_run"], as_json=options["json"])
+        self._print(counts, left, dry_run=options["dry_run"], as_json=options["json"])
         if interrupted:
             raise CommandError("Interrupted: run this again for the rest.", returncode=130)
 
-    def _tell(self, counts: Counter[tuple[str, str]], left: int, *, dry_run: bool, as_json: bool) -> None:
+    def _print(self, counts: Counter[tuple[str, str]], left: int, *, dry_run: bool, as_json: bool) -> None:
         if as_json:
             by = [{"task": task, "status": status, "runs": count} for (task, status), count in sorted(counts.items())]
             told = {"deleted": counts.total(), "left": left, "dry_run": dry_run, "by": by}
@@ -61,7 +53,7 @@ class Command(BaseCommand):
         if left:
             self.stdout.write(f"{left:,} runs are left, as others have locked them: run this again later.")
 
-    def _found(self, *, dry_run: bool) -> Iterator[tuple[list[ledger.OldRun], int]]:
+    def _prune(self, *, dry_run: bool) -> Iterator[tuple[list[ledger.OldRun], int]]:
         """Yield deleted or deletable rows and the number of locked rows, batch by batch."""
         if dry_run:
             for batch in ledger.find_prunable(utcnow()):

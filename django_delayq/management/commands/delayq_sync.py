@@ -6,15 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.core.management.base import CommandError
 
 from django_delayq import conf, ledger, sync
-from django_delayq.exceptions import DelayQError
 from django_delayq.index import Broker
-from django_delayq.management.progress import Progress
-from django_delayq.models import Schedule
+from django_delayq.management.base import DelayQCommand
 from django_delayq.monitoring.database_side import find_unnamed, read_used
 from django_delayq.monitoring.problems import judge_unnamed
 from django_delayq.monitoring.redis_side import read_redis
@@ -26,7 +22,7 @@ TIMEOUT_SECONDS = 10.0
 MOST_LINES = 20
 
 
-class Command(BaseCommand):
+class Command(DelayQCommand):
     """Safe at any time, also beside running workers; only `--purge` and `--adopt` require that they are stopped."""
 
     help = (
@@ -35,12 +31,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the options."""
-        parser.add_argument(
-            "--json",
-            action="store_true",
-            help="Say what was changed as one JSON object in a line, and each second before that how far it is.",
-        )
+        parser.add_argument("--json", action="store_true", help="Say what was changed as one JSON object in a line.")
         group = parser.add_mutually_exclusive_group()
         group.add_argument("--dry-run", action="store_true", help="Only say what would be changed.")
         group.add_argument("--purge", action="store_true", help="Remove everything under the prefix from Redis.")
@@ -48,19 +39,12 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run it; fail with one line that says what to do."""
-        try:
-            self._handle(options)
-        except (DelayQError, ImproperlyConfigured, DatabaseError) as error:
-            raise CommandError(str(error)) from error
-
-    def _handle(self, options: dict[str, Any]) -> None:
-        config = conf.get_config()
-        if not config.mirror:
-            raise CommandError(f"{conf.why_no_redis()}: this process touches no Redis.")
+        if reason := conf.why_no_redis():
+            raise CommandError(f"{reason}: this process touches no Redis.")
         broker = Broker(timeout_seconds=TIMEOUT_SECONDS)
         if options["purge"]:
-            count = broker.purge()
-            self.stdout.write(f"Removed {count} keys under the prefix {config.prefix!r}.")
+            count, prefix = broker.purge(), conf.get_config().prefix
+            self.stdout.write(f"Removed {count} keys under the prefix {prefix!r}.")
             return
         ledger.check_tables()
         if options["adopt"]:
@@ -86,20 +70,18 @@ class Command(BaseCommand):
         self, broker: Broker, options: dict[str, Any], sweep: Callable[..., sync.Report], **also: list[str]
     ) -> None:
         """Sweep, and print the changes in Redis: all of them from verbosity 2 on, else the first lines."""
-        count = Schedule._base_manager.using(ledger.database()).count()
-        with Progress(self.stdout, "schedules", count, as_json=options["json"]) as progress:
-            report = sweep(broker, go_on=progress.at)
+        report = sweep(broker)
         problems = [each.message for each in judge_unnamed(find_unnamed(read_used()["queue"]), read_redis(broker))]
         if options["json"]:
             also["problems"] = problems
             told = {"checked": report.checked, "changed": len(report.lines), "dry_run": options["dry_run"], **also}
             self.stdout.write(json.dumps({**told, "lines": report.lines}))
             return
-        shown = report.lines if options["verbosity"] > 1 else report.lines[:MOST_LINES]
-        for line in shown:
+        most = len(report.lines) if options["verbosity"] > 1 else MOST_LINES
+        for line in report.lines[:most]:
             self.stdout.write(plain(line))
-        if len(shown) < len(report.lines):
-            self.stdout.write(f"… and {len(report.lines) - len(shown):,} more; -v 2 lists all.")
+        if len(report.lines) > most:
+            self.stdout.write(f"… and {len(report.lines) - most:,} more; -v 2 lists all.")
         self.stdout.write(f"{report.checked} schedules checked, {len(report.lines)} {_changed(options)}.")
         for problem in problems:
             self.stdout.write(plain(problem))

@@ -1,10 +1,10 @@
 """Defines `Entry`, a schedule of another scheduler as plain values, and what readers share. Writes nothing."""
 
 import inspect
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Options:
     system: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
     """A schedule at its origin. `name` is the same at every reading.
 
@@ -46,62 +46,69 @@ class Entry:
     name: str
     task: str = ""
     args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    values: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
     phase: datetime | None = None
-    notes: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
     refused: str = ""
     skipped: str = ""
     no_task: str = ""
     command: str = ""
     numbered: bool = False
 
+    def set_cron(self, expression: str, zone: str) -> None:
+        self.values |= {"kind": "cron", "cron": expression, "timezone": zone}
 
-def guarded(name: str, task: str, read: Callable[[], Entry]) -> Entry:
-    """Return what `read` returns, or a refused entry for an error, so that the other entries are still read."""
+    def set_every(self, every: timedelta, phase: datetime | None = None) -> None:
+        self.values |= {"kind": "every", "every": every}
+        self.phase = phase
+
+    def set_once(self, at: datetime) -> None:
+        at = aware(at)
+        if at <= utcnow():
+            raise Refused(f"Its only time, {at:%Y-%m-%d %H:%M:%S %Z}, has passed.")
+        self.values |= {"kind": "once", "at": at}
+
+    def set_expiry(self, expires: Any) -> None:
+        """Skip points that are later than this number of seconds."""
+        self.values |= {"grace": seconds(expires), "missed": "skip"}
+
+    def leave_out(self, options: Mapping[str, Any]) -> None:
+        """Note which of these options, unless empty, have no equivalent here."""
+        if names := sorted(name for name, value in options.items() if value not in (None, "", {}, (), [], False)):
+            self.notes.append(f"left out: {', '.join(names)}")
+
+
+def read_entry(name: str, task: str, fill: Callable[..., None], *args: Any) -> Entry:
+    """Return an entry that `fill` completes; refused if it raises, so that the other entries are still read."""
+    entry = Entry(name, task)
     try:
-        return read()
+        fill(entry, *args)
     except (Refused, InvalidRecurrence) as error:
-        return Entry(name, task, refused=str(error))
+        entry.refused = str(error)
     except DatabaseError:
         raise
     except Exception as error:  # invalid values, which the other scheduler would reject too
-        return Entry(name, task, refused=f"It cannot be read: {type(error).__name__}: {error}")
+        entry.refused = f"It cannot be read: {type(error).__name__}: {error}"
+    return entry
 
 
-def load(source: str, what: str) -> Any:
-    """Return the object at a dotted path; if it is a function, its result.
-
-    Raises:
-        UnreadableSource: There is no such object.
-    """
-    parts = source.replace(":", ".").split(".")
-    if not source:
-        raise UnreadableSource(f"Give the dotted path to {what}, or to a function that returns one.")
-    if not all(part.isidentifier() for part in parts):
-        raise UnreadableSource(f"{source!r} is no dotted path to {what}.")
-    for end in range(len(parts), 0, -1):
-        module = ".".join(parts[:end])
-        try:
-            found: Any = import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise UnreadableSource(f"{module} cannot be imported: {error}") from error
-            continue
-        for name in parts[end:]:
-            if not hasattr(found, name):
-                raise UnreadableSource(f"{module} has no {'.'.join(parts[end:])!r}. Give the dotted path to {what}.")
-            found = getattr(found, name)
-        return found() if inspect.isroutine(found) else found
-    raise UnreadableSource(f"There is no module {parts[0]!r}. Give the dotted path to {what}.")
+def load(source: str, what: str, *attributes: str) -> Any:
+    """Return the object at a dotted path; if it is a function, its result. It has one of the attributes."""
+    try:
+        found = pkgutil.resolve_name(source)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UnreadableSource(
+            f"Give the dotted path to a {what}, or to a function that returns one; {source!r} is none: {error}"
+        ) from error
+    found = found() if inspect.isroutine(found) else found
+    if not any(hasattr(found, name) for name in attributes):
+        raise UnreadableSource(f"{source} is no {what}, but a {type(found).__name__}.")
+    return found
 
 
 def read_text(source: str) -> str:
-    """Return the text of a file; `-` is the standard input.
-
-    Raises:
-        UnreadableSource: It cannot be read.
-    """
+    """Return the text of a file; `-` is the standard input."""
     try:
         with Path("/dev/stdin" if source == "-" else source).open(newline="\n") as file:  # only \n ends a line
             return file.read()
@@ -112,58 +119,31 @@ def read_text(source: str) -> str:
 def zone_name(zone: tzinfo | str) -> str:
     """Return the name of a zone; validation rejects zones without a name, such as fixed offsets."""
     name = zone if isinstance(zone, str) else getattr(zone, "key", None) or getattr(zone, "zone", None) or str(zone)
-    if name in ("UTC", "UTC+00:00", "tzutc()"):
-        return "UTC"
-    return str(name)
+    return "UTC" if name in ("UTC+00:00", "tzutc()") else str(name)
 
 
 def seconds(value: Any) -> timedelta:
-    """Convert a number of seconds, or a timedelta, to a timedelta.
-
-    Raises:
-        Refused: It is neither, or too large.
-    """
-    if isinstance(value, timedelta):
-        return value
-    try:
-        return timedelta(seconds=float(value))
-    except (TypeError, ValueError, OverflowError):
-        raise Refused(f"{value!r} is no number of seconds.") from None
+    """Convert a number of seconds, or a timedelta, to a timedelta."""
+    return value if isinstance(value, timedelta) else timedelta(seconds=float(value))
 
 
-def aware(value: datetime, zone: tzinfo = UTC) -> datetime:
-    """Return an aware datetime; a naive one is in `zone`."""
-    return value.replace(tzinfo=zone) if value.tzinfo is None else value
+def aware(value: datetime) -> datetime:
+    """Return an aware datetime; a naive one is in UTC."""
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value
 
 
-def once(value: datetime) -> dict[str, Any]:
-    """Return the recurrence of a single instant.
-
-    Raises:
-        Refused: It has passed.
-    """
-    at = aware(value)
-    if at <= utcnow():
-        raise Refused(f"Its only time, {at:%Y-%m-%d %H:%M:%S %Z}, has passed.")
-    return {"kind": "once", "at": at}
-
-
-def local_zone(options: Options, who: str) -> tuple[str, list[str]]:
-    """Return the zone for a scheduler that uses its machine's clock, and notes about it."""
+def local_zone(entry: Entry, options: Options, who: str) -> str:
+    """Return the zone for a scheduler that uses its machine's clock."""
     if options.timezone:
-        return options.timezone, []
+        return options.timezone
     zone = conf.project_timezone()
-    return zone, [f"read in TIME_ZONE ({zone}), {who} has its machine's zone: --timezone names another"]
+    entry.notes.append(f"read in TIME_ZONE ({zone}), {who} has its machine's zone: --timezone names another")
+    return zone
 
 
-def model_of(app: str, name: str) -> Any:
-    """Return a model of another app.
-
-    Raises:
-        UnreadableSource: The app is not installed, or has no such model.
-    """
+def read_rows(app: str, name: str) -> Any:
     try:
-        return apps.get_model(app, name)
+        return apps.get_model(app, name)._default_manager.order_by("pk")
     except LookupError:
         raise UnreadableSource(
             f"Its tables are read by its own models: leave {app!r} in INSTALLED_APPS until everything has come over."

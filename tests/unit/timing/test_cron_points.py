@@ -159,7 +159,6 @@ def test_dates_are_those_of_a_simulated_calendar(days: str, months: str, weekday
 def test_points_are_those_of_croniter_away_from_summer_time(expression: str, start: datetime) -> None:
     start = start.replace(tzinfo=UTC)
     cron = accepted(expression)
-    assert cron.contradiction(start) is None
     judge = croniter(for_croniter(expression), start, datetime, implement_cron_bug=True)
     point: datetime | None = start
     for _ in range(4):

@@ -7,7 +7,7 @@ from functools import lru_cache
 import pytest
 
 from django_delayq.recurrence import Cron, Every, Windowed, cron, dialect, grammar, zone
-from django_delayq.recurrence.fields import DAY
+from django_delayq.recurrence.point import DAY
 from django_delayq.recurrence.zone import BLOCK_BITS, LONGEST_SHIFT, offset, stretch
 
 HOUR, MICROSECOND = timedelta(hours=1), timedelta(microseconds=1)
@@ -23,7 +23,7 @@ def caches() -> Iterator[tuple[str, "lru_cache"]]:  # type: ignore[type-arg]
 
 def test_compiled_forms_are_cached_and_every_cache_is_bounded() -> None:
     found = dict(caches())
-    compiled = {"cron._prepare", "grammar._in_numbers", "grammar._expand"}
+    compiled = {"cron._prepare", "grammar._read_range"}
     assert set(found) == compiled | {"zone.get_zone", "cron.get_zone", "zone._block"}
     for cache in found.values():
         bound = cache.cache_parameters()["maxsize"]

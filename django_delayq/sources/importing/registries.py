@@ -1,0 +1,103 @@
+"""Huey, procrastinate and rq-scheduler: periodic tasks registered in code, and jobs in Redis.
+
+RQ itself unpickles its jobs, as in a worker.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from inspect import getclosurevars, isfunction
+from typing import Any
+
+from .crons import from_croniter, from_crontab_package, join_fields, spell_field
+from .entry import Entry, Options, Refused, aware, load, local_zone, read_entry, seconds
+
+#: Maximum delay of procrastinate's periodic tasks: its worker runs the last point at its start.
+_MOST_DELAY = timedelta(minutes=10)
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
+
+
+def read_huey(source: str, options: Options) -> Iterator[Entry]:
+    huey = load(source, "Huey instance", "_registry")
+    for task in huey._registry.periodic_tasks:
+        path = f"{type(task).__module__}.{type(task).__name__}"
+        yield read_entry(path, path, _fill_from_huey, task, huey, options)
+
+
+def _fill_from_huey(entry: Entry, task: Any, huey: Any, options: Options) -> None:
+    # `crontab()` returns a closure with sets of numbers: month, day, weekday, hour and minute.
+    check = getclosurevars(type(task).validate_datetime).nonlocals.get("validate_datetime")
+    numbers = getclosurevars(check).nonlocals.get("cron_settings") if isfunction(check) else None
+    if not numbers or len(numbers) != 5:
+        raise Refused("A function of its own says when, and not crontab(): make a schedule by hand.")
+    months, days, weekdays, hours, minutes = numbers
+    fields = [spell_field(place, each) for place, each in enumerate((minutes, hours, days, months, weekdays), 1)]
+    zone = options.timezone or "UTC" if huey.utc else local_zone(entry, options, "Huey")
+    entry.set_cron(join_fields(fields, both=True), zone)
+    entry.values["overlap"] = "allow"
+    if task.retries:
+        entry.values |= {"max_attempts": 1 + task.retries, "backoff": timedelta(seconds=task.retry_delay or 0)}
+        entry.notes.append("the delay doubles at each attempt here (backoff)")
+    if timeout := getattr(task, "timeout", None):
+        entry.values["timeout"] = seconds(timeout)
+    if isinstance(task.expires, datetime):
+        raise Refused("It expires at a fixed time: its schedule would end then. Make one by hand, with an end.")
+    if task.expires:
+        entry.set_expiry(task.expires)
+    entry.leave_out({"priority": task.priority, "context": getattr(task, "context", False)})
+
+
+def read_procrastinate(source: str, _options: Options) -> Iterator[Entry]:
+    app = load(source, "procrastinate App", "periodic_registry")
+    app.perform_import_paths()
+    for (path, key), periodic in app.periodic_registry.periodic_tasks.items():
+        yield read_entry(f"{path} {key}" if key else path, path, _fill_from_procrastinate, periodic)
+
+
+def _fill_from_procrastinate(entry: Entry, periodic: Any) -> None:
+    task, options = periodic.task, dict(periodic.configure_kwargs)
+    entry.set_cron(from_croniter(periodic.cron), "UTC")
+    entry.values |= {
+        "overlap": "allow",
+        "catch_up_window": _MOST_DELAY,
+        "queue": options.pop("queue", None) or task.queue,
+    }
+    entry.kwargs = dict(options.pop("task_kwargs", {}))
+    entry.kwargs.pop("timestamp", None)
+    for lock, overlap in (("lock", "queue_all"), ("queueing_lock", "queue_one")):
+        if options.pop(lock, None) or getattr(task, lock):  # jobs wait for a lock
+            entry.values["overlap"] = overlap
+            entry.notes.append(
+                f"its {lock} becomes overlap {overlap!r}: it keeps this schedule from itself, not others"
+            )
+    options["priority"] = options.get("priority") or task.priority
+    entry.leave_out({**options, "retry": task.retry_strategy})
+
+
+def read_rq_scheduler(source: str, options: Options) -> Iterator[Entry]:
+    scheduler = load(source, "rq_scheduler.Scheduler", "get_jobs")
+    for job, at in scheduler.get_jobs(with_times=True):
+        try:
+            path = str(job.func_name)
+        except Exception as error:  # the job's serializer may raise anything
+            yield Entry(job.id, refused=f"RQ itself cannot read it: {error}")
+            continue
+        name = f"{path} {job.id[:8]}" if _UUID.fullmatch(job.id) else job.id
+        yield read_entry(name, path, _fill_from_rq_scheduler, job, at, options)
+
+
+def _fill_from_rq_scheduler(entry: Entry, job: Any, at: datetime, options: Options) -> None:
+    if cron := job.meta.get("cron_string"):
+        entry.set_cron(from_crontab_package(cron), local_zone(entry, options, "rq-scheduler"))
+    elif interval := job.meta.get("interval"):
+        entry.set_every(timedelta(seconds=int(interval)), aware(at))
+    else:
+        entry.set_once(at)
+    if job.instance is not None:
+        raise Refused("It calls a method of an object, which is no task.")
+    entry.args, entry.kwargs = job.args or (), job.kwargs or {}
+    entry.values |= {"queue": job.origin, "overlap": "allow", "max_runs": job.meta.get("repeat")}
+    if job.timeout is not None and job.timeout != -1:
+        entry.values["timeout"] = seconds(job.timeout)
+    callbacks = {f"on_{end}": getattr(job, f"_{end}_callback_name", None) for end in ("success", "failure")}
+    entry.leave_out({**callbacks, "depends_on": getattr(job, "_dependency_ids", None)})
