@@ -10,7 +10,6 @@ from django.db import OperationalError
 from django_delayq import ledger
 from django_delayq.index import Broker
 from django_delayq.ledger import pruning as batches
-from django_delayq.management import progress
 from django_delayq.models import Run, ScheduleState
 from django_delayq.monitoring import status
 from django_delayq.sync import pruning
@@ -216,13 +215,11 @@ def test_the_command_can_be_interrupted(old, monkeypatch):
     assert Run.objects.count() == 35
 
 
-def test_the_command_tells_programs_how_far_it_is_and_what_went(old, monkeypatch):
-    for name in ("FIRST_SECONDS", "JSON_SECONDS"):
-        monkeypatch.setattr(progress, name, 0.0)
+def test_the_command_tells_programs_what_went(old):
     out = io.StringIO()
     call_command("delayq_prune", "--json", stdout=out)
-    *steps, told = map(json.loads, out.getvalue().splitlines())
-    assert [step["runs"] for step in steps][-1] == told["deleted"] == 50
+    told = json.loads(out.getvalue())
+    assert told["deleted"] == 50
     assert told["by"] == [{"task": "tests.app.tasks.noop", "status": "succeeded", "runs": 50}]
 
 

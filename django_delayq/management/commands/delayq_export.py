@@ -10,8 +10,6 @@ from django.db import DatabaseError
 
 from django_delayq import ledger
 from django_delayq.exceptions import DelayQError
-from django_delayq.management.progress import Progress
-from django_delayq.models import Schedule
 from django_delayq.sources import importing
 
 
@@ -31,13 +29,10 @@ class Command(BaseCommand):
         names = options["names"]
         try:
             ledger.check_tables()
-            count = len(names) or Schedule._base_manager.using(ledger.database()).count()
             found = set()
-            with Progress(self.stderr, "schedules", count) as progress:
-                for number, told in enumerate(importing.exported(names), 1):
-                    self.stdout.write(json.dumps(told))
-                    found.add(told["name"])
-                    progress.at(number)
+            for told in importing.exported(names):
+                self.stdout.write(json.dumps(told))
+                found.add(told["name"])
         except (DelayQError, ImproperlyConfigured, DatabaseError) as error:
             raise CommandError(str(error)) from error
         if unknown := sorted(set(names) - found):

@@ -14,7 +14,6 @@ from django.db import DatabaseError
 from django_delayq import ledger
 from django_delayq.calls import registry
 from django_delayq.exceptions import DelayQError
-from django_delayq.management.progress import Progress
 from django_delayq.models.differences import RECURRENCE, shown, to_json
 from django_delayq.sources import importing
 from django_delayq.sources.importing.secrets import hide_secrets, hide_words
@@ -76,11 +75,7 @@ class Command(BaseCommand):
             default=None,
             help="The crontab has a column for the user, as /etc/crontab.",
         )
-        parser.add_argument(
-            "--json",
-            action="store_true",
-            help="Say it as one JSON object in a line, and each second before that how far it is.",
-        )
+        parser.add_argument("--json", action="store_true", help="Print one JSON object.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Read, print and write; fail at the end if an entry was refused."""
@@ -116,12 +111,7 @@ class Command(BaseCommand):
     def _take_over(self, options: dict[str, Any]) -> tuple[list[importing.Step], tuple[str, ...]]:
         origin = importing.origin(options["origin"])
         entries = origin.read(options["source"], importing.Options(options["timezone"], options["system"]))
-        with Progress(self.stdout, "entries", as_json=options["json"]) as progress:
-            steps = []
-            for step in importing.take_over(entries, _choices(options)):
-                steps.append(step)
-                progress.at(len(steps))
-        return steps, origin.DIFFERS
+        return list(importing.take_over(entries, _choices(options))), origin.DIFFERS
 
 
 def _choices(options: dict[str, Any]) -> importing.Choices:

@@ -12,7 +12,6 @@ from django.db import DatabaseError
 
 from django_delayq import ledger
 from django_delayq.exceptions import DelayQError
-from django_delayq.management.progress import Progress
 from django_delayq.recurrence.point import utcnow
 from django_delayq.sync import pruning
 from django_delayq.text import plain
@@ -29,18 +28,16 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
         parser.add_argument("--dry-run", action="store_true", help="Only say what would be deleted.")
-        parser.add_argument("--json", action="store_true", help="Say it, and each second how far it is, as JSON lines.")
+        parser.add_argument("--json", action="store_true", help="Print one JSON object.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run it; fail with one line that says what to do."""
         counts, left, interrupted = Counter[tuple[str, str]](), 0, False
         try:
             ledger.check_tables()
-            with Progress(self.stdout, "runs", as_json=options["json"]) as progress:
-                for rows, locked in self._found(dry_run=options["dry_run"]):
-                    counts.update((row.task, row.status) for row in rows)
-                    left += locked
-                    progress.at(counts.total())
+            for rows, locked in self._found(dry_run=options["dry_run"]):
+                counts.update((row.task, row.status) for row in rows)
+                left += locked
         except KeyboardInterrupt:
             interrupted = True
         except (DelayQError, ImproperlyConfigured, DatabaseError) as error:

@@ -13,8 +13,6 @@ from django.db import DatabaseError
 from django_delayq import conf, ledger, sync
 from django_delayq.exceptions import DelayQError
 from django_delayq.index import Broker
-from django_delayq.management.progress import Progress
-from django_delayq.models import Schedule
 from django_delayq.monitoring.status.database_side import find_unnamed
 from django_delayq.monitoring.status.judge import of_unnamed
 from django_delayq.monitoring.status.redis_side import read_redis
@@ -36,11 +34,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
-        parser.add_argument(
-            "--json",
-            action="store_true",
-            help="Say what was changed as one JSON object in a line, and each second before that how far it is.",
-        )
+        parser.add_argument("--json", action="store_true", help="Print one JSON object.")
         group = parser.add_mutually_exclusive_group()
         group.add_argument("--dry-run", action="store_true", help="Only say what would be changed.")
         group.add_argument("--purge", action="store_true", help="Remove everything under the prefix from Redis.")
@@ -86,9 +80,7 @@ class Command(BaseCommand):
         self, broker: Broker, options: dict[str, Any], sweep: Callable[..., sync.Report], **also: list[str]
     ) -> None:
         """Sweep, and print the changes in Redis: all of them from verbosity 2 on, else the first lines."""
-        count = Schedule._base_manager.using(ledger.database()).count()
-        with Progress(self.stdout, "schedules", count, as_json=options["json"]) as progress:
-            report = sweep(broker, go_on=progress.at)
+        report = sweep(broker)
         problems = [each.message for each in of_unnamed(find_unnamed(), read_redis(broker, server=False))]
         if options["json"]:
             also["problems"] = problems
