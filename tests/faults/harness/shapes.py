@@ -18,8 +18,7 @@ from django.conf import settings
 from django.test import override_settings
 from redis.crc import key_slot
 
-from django_delayq.embedded import EmbeddedServer
-from django_delayq.embedded.binary import find_server
+from django_delayq.embedded import EmbeddedServer, find_server
 from django_delayq.index import Shard
 from django_delayq.index.keys import shard_keys
 from tests.acceptance.support import wait_until
