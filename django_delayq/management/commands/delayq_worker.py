@@ -28,9 +28,8 @@ from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter,
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import OUTDATED, RECYCLE, UNFINISHED, WorkerOptions
 from django_delayq.worker.processes import interpreter
-from django_delayq.worker.processes.parent import Parent
 from django_delayq.worker.processes.process import END_SECONDS, end_at_once, end_within, open_standard_streams
-from django_delayq.worker.processes.signals import WorkerSignals
+from django_delayq.worker.processes.signals import Parent, WorkerSignals
 from django_delayq.worker.processes.supervisor import Supervisor
 
 #: Maximum of each option that is a number from 1; None for no maximum.

@@ -21,7 +21,6 @@ get the rest of the grace.
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -33,6 +32,8 @@ from typing import Final, NoReturn
 from django.core.exceptions import ImproperlyConfigured
 
 from ...calls.capture import nowhere
+
+logger = logging.getLogger("django_delayq.worker")
 
 #: The signals that stop a worker.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -110,9 +111,6 @@ def open_standard_streams() -> None:
             setattr(sys, name, nowhere())
 
 
-logger = logging.getLogger("django_delayq.worker")
-
-
 def end_as_child(error: BaseException | None) -> NoReturn:
     """End a forked child that returned from its task: the outcome and the connections belong to its parent."""
     if isinstance(error, SystemExit):
@@ -133,28 +131,9 @@ def end_children() -> None:
 
 
 MEBIBYTE = 1024 * 1024
-STATM = Path("/proc/self/statm")
 
 
 def resident_mb() -> float:
-    """Return the resident memory of this process in MiB.
-
-    Raises:
-        OSError: Neither /proc nor `ps` can be read here.
-    """
-    try:
-        pages = int(STATM.read_text().split()[1])
-    except FileNotFoundError:
-        return _asked_of_ps()
+    """Return the resident memory of this process in MiB. Raises OSError where there is no /proc."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / MEBIBYTE
-
-
-def _asked_of_ps() -> float:
-    command = ["ps", "-o", "rss=", "-p", str(os.getpid())]  # the answer is in KiB
-    try:
-        answer = subprocess.run(command, capture_output=True, check=False, timeout=10)  # noqa: S603 - a fixed command
-    except subprocess.SubprocessError as error:
-        raise OSError(str(error)) from error
-    if not answer.stdout.strip().isdigit():
-        raise OSError(f"ps does not tell the memory of a process: {(answer.stderr or answer.stdout).decode()!r}")
-    return int(answer.stdout) / 1024
