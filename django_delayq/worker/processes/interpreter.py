@@ -27,7 +27,7 @@ from ..announcing import running_job
 from ..calling import call_cancellable, context_of, take
 from ..held import Held
 from ..logs import LogQueue
-from .crossing import pack_error, unpack_outcome
+from .isolated import pack_error, unpack_outcome
 from .process import MEBIBYTE, end_as_child
 
 #: Bytes that a pipe takes in one piece even with several writers: POSIX' PIPE_BUF is at least 512.
@@ -127,11 +127,9 @@ def _make(call: dict[str, Any], channel: socket.socket, heard: int) -> dict[str,
     if os.getpid() != process:
         end_as_child(error)
     connections.close_all()
+    failed = error is not None
     if error is None:
-        value, unfit = take(value, conf.get_config().max_result_bytes)
-        return {"value": value} if unfit is None else {"unfit": pack_error(unfit)}
-    packed = pack_error(error)
-    if memory_mb is not None and isinstance(error, MemoryError):
-        packed["text"] = f"{packed['text']} The process of the task may have {memory_mb} MiB.".strip()
-        packed["empty"] = False
-    return {"error": packed}
+        value, error = take(value, conf.get_config().max_result_bytes)
+    elif memory_mb is not None and isinstance(error, MemoryError):
+        error.args = (f"{error} The process of the task may have {memory_mb} MiB.".strip(),)
+    return {"value": value, "error": error and pack_error(error), "raised": failed}
