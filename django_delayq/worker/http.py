@@ -39,14 +39,14 @@ def pages_of(worker: Worker) -> Pages:
     from ..monitoring.metrics.text import CONTENT_TYPE_LATEST
 
     return {
-        "/metrics": lambda: Page(200, told_by(worker), CONTENT_TYPE_LATEST),
+        "/metrics": lambda: Page(200, render_metrics(worker), CONTENT_TYPE_LATEST),
         "/fleet": lambda: Page(200, told_of_all(), CONTENT_TYPE_LATEST),
         "/healthz": lambda: said([] if health.moves(worker.moved_at) else ["loop"]),
         "/readyz": lambda: said(health.unready()),
     }
 
 
-def told_by(worker: Worker) -> bytes:
+def render_metrics(worker: Worker) -> bytes:
     """Return this process' metrics, and those that tasks have put into `prometheus_client`'s own registry."""
     from prometheus_client import REGISTRY
 
@@ -61,7 +61,7 @@ def told_by(worker: Worker) -> bytes:
     return text_of([*counted(worker.counting.brought), rebuilds, *gauges.values(), *REGISTRY.collect()])
 
 
-def served(worker: Worker) -> AbstractContextManager[object]:
+def create_server(worker: Worker) -> AbstractContextManager[object]:
     """Listen if the worker has a metrics port; return a context that serves requests.
 
     Raises:

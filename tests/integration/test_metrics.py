@@ -280,9 +280,9 @@ def test_it_is_said_what_to_install_where_the_package_is_missing(monkeypatch):
     assert Client().get("/delayq/healthz").status_code == 200
 
 
-@pytest.mark.parametrize("port", ["0", "70000", "x", "bad host:80", ":80"])
+@pytest.mark.parametrize("port", ["0", "70000", "x", "host:", "1:-1"])
 def test_a_port_is_a_port(port):
-    with pytest.raises(CommandError, match="--metrics must be PORT or HOST:PORT, with a port from 1 to 65336, not"):
+    with pytest.raises(CommandError, match="--metrics: must be PORT or HOST:PORT, with a port from 1 to 65535, not"):
         call_command("delayq_worker", "--burst", "--metrics", port)
 
 

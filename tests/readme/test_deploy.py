@@ -44,7 +44,7 @@ def test_the_unit_of_systemd():
     unit.read_string((DEPLOY / "delayq@.service").read_text())
     service = unit["Service"]
     options = worker(shlex.split(service["ExecStart"].replace("%i", "1")))
-    assert (options.processes, options.metrics.port) == (4, 9811)
+    assert (options.processes, options.metrics[1]) == (4, 9811)
     assert is_long_enough(float(service["TimeoutStopSec"]))
     assert (service["KillMode"], service["Restart"]) == ("mixed", "always")
     assert unit["Install"]["WantedBy"] == "multi-user.target"
