@@ -86,12 +86,8 @@ def new_output() -> Output | None:
     return Output(_most) if _most else None
 
 
-def _at_once(write: Callable[[str], object], text: str) -> None:
-    write(text)
-
-
 @contextmanager
-def listening(most_bytes: int, put: Put = _at_once) -> Iterator[None]:
+def listening(most_bytes: int, put: Put = lambda write, text: write(text)) -> Iterator[None]:
     """Capture the output of this process' tasks, the last `most_bytes` of each; 0 captures nothing.
 
     See Note [Heard beside the way] and Note [Output that cannot be written is dropped].

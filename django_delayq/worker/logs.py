@@ -29,7 +29,6 @@ from typing import Any, Final, Self
 
 from ..calls import side_channels, tracing
 from ..calls.capture import current
-from ..calls.commands.process import LONGEST_LINE
 from ..calls.context import EXECUTING
 from ..calls.side_channels import note_handler_failure
 from ..text import iso, plain, redact_text
@@ -38,8 +37,6 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: Maximum number of waiting records and texts, about 1 KiB each.
 MOST_WAITING: Final = 10_000
-#: Maximum length of a printed text in the queue; longer texts are split, but the line of a command is not.
-PIECE_CHARS: Final = LONGEST_LINE + 1
 #: Seconds without a write after which the log counts as blocked.
 PATIENCE_SECONDS: Final = 1.0
 #: Maximum seconds that the process waits for its log at the end.
@@ -59,7 +56,7 @@ class LogQueue(QueueListener):
         self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
         super().__init__(self._waiting)
         self._direct, self._moved_at = direct, time.monotonic()
-        self._counting, self._dropped = threading.RLock(), 0
+        self._dropped = 0
         self._ours: list[tuple[logging.Logger, _Queued]] = []
 
     def __enter__(self) -> Self:
@@ -103,20 +100,14 @@ class LogQueue(QueueListener):
         context.run(current.set, None)  # the output of a handler is not the task's output
         self.put(lambda each: context.run(call, each), record, waits=waits)
 
-    def print(self, write: Callable[[str], object], text: str) -> None:
-        """Write a text, which may be empty, in the thread of the log."""
-        for start in range(0, len(text) or 1, PIECE_CHARS):
-            self.put(write, text[start : start + PIECE_CHARS])
-
     def put(self, call: Callable[[Any], object], arg: object, *, waits: bool = True) -> None:
-        """Make a call in the thread of the log. If the queue is full, drop it, with `waits` only after waiting."""
+        """Make a call, such as to write a text, in the thread of the log. See the note for a full queue."""
         if self._direct or threading.current_thread() is self._thread:  # the latter: a handler that logs
             self.handle((call, arg))
             return
         while self._waiting.qsize() >= MOST_WAITING:
             if not waits or time.monotonic() - self._moved_at > PATIENCE_SECONDS:
-                with self._counting:
-                    self._dropped += 1
+                self._dropped += 1
                 return
             time.sleep(0.001)  # for a batch of records
         self._waiting.put((call, arg))
@@ -128,8 +119,7 @@ class LogQueue(QueueListener):
         try:
             call(arg)
             if self._dropped and self._waiting.empty():
-                with self._counting:
-                    dropped, self._dropped = self._dropped, 0
+                dropped, self._dropped = self._dropped, 0
                 text = "%d log records and printed texts were dropped: the log could not be written for a while."
                 logger.warning(text, dropped)
         except BaseException as error:

@@ -7,13 +7,16 @@ from collections.abc import Callable, Collection, Mapping
 from django.db import DataError, Error, IntegrityError, connections
 
 from .. import ledger
-from .held import Held, LeaseKeeper
+from .held import Held
+from .recorder import Recorder
 from .slots import Slots
 from .timeouts import Timeouts
-from .trip import Trip
-from .trouble import Backoff, Trouble
+from .trouble import Backoff
 
 logger = logging.getLogger("django_delayq.worker")
+
+#: Seconds between two looks: the maximum delay of a row, and the interval of retries.
+LOOK_SECONDS = 0.5
 
 
 class Stops:
@@ -43,26 +46,12 @@ class Stops:
                 logger.warning("%s is stopped by %s.", named[key].title, by or "somebody")
 
 
-#: Seconds between two looks: the maximum delay of a row, and the interval of retries.
-LOOK_SECONDS = 0.5
-
-
 class Showing:
     """Used by the loop's thread only."""
 
-    def __init__(
-        self,
-        trip: Trip,
-        slots: Slots,
-        keeper: LeaseKeeper,
-        trouble: Trouble,
-        stops: Stops,
-        *,
-        after_seconds: float,
-    ) -> None:
-        self._trip = trip
-        self._slots, self._keeper, self._trouble, self._stops = slots, keeper, trouble, stops
-        self._after = after_seconds
+    def __init__(self, recorder: Recorder, slots: Slots, stops: Stops, *, after_seconds: float) -> None:
+        self._trip, self._keeper, self._trouble = recorder.trip, recorder.keeper, recorder.trouble
+        self._slots, self._stops, self._after = slots, stops, after_seconds
         #: The monotonic second of the next `round`, if anything runs.
         self.look_at = 0.0
         self._refused: set[Held] = set()  # running entries that must get no row

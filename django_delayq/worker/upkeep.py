@@ -16,6 +16,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -92,37 +93,33 @@ class Upkeep:
             UnfitServer: See `probe.py`.
             BrokerError: The login is refused; in burst mode also if Redis does not answer.
         """
-        backoff = Backoff()
         while not stopping():
             try:
                 self._prepare(burst)
                 break
-            except DamagedKeys as error:
-                self._repair(error)
-                if not backoff.failed(time.monotonic()):
-                    time.sleep(1)
-            except (OtherLayout, PendingMigrations) as error:
+            except (DamagedKeys, OtherLayout, PendingMigrations, BrokerUnavailable, DatabaseError) as error:
                 self._leave()
-                if burst:
+                if isinstance(error, DamagedKeys):
+                    self._repair(error)
+                elif burst:
                     raise
-                if str(error) not in self._said:
-                    self._said.add(str(error))
-                    logger.warning("%s", error)
+                self._log_wait(error)
                 connections.close_all()
                 time.sleep(WAIT_SECONDS)
-            except (BrokerUnavailable, DatabaseError) as error:
-                if burst:
-                    raise
-                if backoff.failed(time.monotonic()):
-                    where = "CACHES" if isinstance(error, BrokerUnavailable) else "DATABASES"
-                    logger.error("%s. Waiting for it. Is the address in %s right?", str(error).strip(" .\n"), where)
-                connections.close_all()
-                time.sleep(min(1.0, max(0.0, backoff.until - time.monotonic())))
         if not burst and not stopping():
             for target in (self._run, self._listen):
                 thread = threading.Thread(target=target, name=f"delayq-{target.__name__}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
+
+    def _log_wait(self, error: Exception) -> None:
+        text = str(error)
+        if isinstance(error, BrokerUnavailable | DatabaseError):
+            where = "CACHES" if isinstance(error, BrokerUnavailable) else "DATABASES"
+            text = f"{text.strip(' .')}. Waiting for it. Is the address in {where} right?"
+        if text not in self._said:
+            self._said.add(text)
+            logger.error("%s", text)
 
     def _prepare(self, burst: bool) -> None:
         self._examined = probe.examine(self.broker, self._said)
@@ -308,9 +305,7 @@ class Upkeep:
             logger.warning(minutes.OVERLOAD, load.told)
 
     def _prune(self, seconds: float = pruning.AT_ONCE_SECONDS) -> None:
-        def prune() -> pruning.LastPass | None:
-            return pruning.prune_if_due(self.broker, go_on=self._between_pages, seconds=seconds)
-
+        prune = partial(pruning.prune_if_due, self.broker, go_on=self._between_pages, seconds=seconds)
         done = self._beside("The history could not be pruned", prune)
         if done is not None and not done.finished:
             self._due["beat"] = 0.0

@@ -56,7 +56,7 @@ def test_what_is_logged_is_noted_once_whatever_its_handlers_do(direct):
     handler.emit = lambda record: print(handler.format(record))
     logger.addHandler(handler)
     try:
-        with LogQueue(direct=direct) as log, listens(put=log.print) as stdout:
+        with LogQueue(direct=direct) as log, listens(put=log.put) as stdout:
             text = said(lambda: logger.error("No %s", "luck"))
             assert said(lambda: logger.debug("below the level")) == ""
             assert "ZeroDivisionError" in said(lambda: divide(logger))

@@ -163,7 +163,7 @@ def _work(worker: Worker, log: LogQueue) -> int:
         where = f"{worker.options.metrics_host}:{worker.options.metrics_port}"
         raise CommandError(f"--metrics cannot listen on {where}: {error.strerror or error}. Name another.") from error
     try:
-        with server, listening(conf.get_config().max_output_bytes, log.print):
+        with server, listening(conf.get_config().max_output_bytes, log.put):
             return worker.run()
     except (DelayQError, DatabaseError) as error:
         outdated = isinstance(error, OutdatedRelease)
