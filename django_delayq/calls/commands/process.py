@@ -5,11 +5,6 @@ The worker starts `guard.py`, which starts the command in a process group of its
 reading end of a pipe of the worker. When the worker writes to the pipe, closes it or dies, the guard ends the group,
 by SIGTERM and, after a grace, by SIGKILL. This works on every POSIX system, and reaches the children of the command.
 It does not reach processes that leave the group (daemons), nor the command if the guard itself is killed by SIGKILL.
-Processes of the group that outlive the command are killed when it ends.
-
-Note [No wait is longer than POLL_SECONDS]
-The exceptions of timeouts arrive between two steps of Python, so long waits would delay them. The grace is within that
-of the hard timeout: when it is over, the process has ended before the worker abandons its thread.
 """
 
 import os
@@ -28,8 +23,9 @@ from typing import Any
 from ... import conf
 from ...exceptions import DelayQError
 
+#: Maximum seconds of a wait: exceptions of timeouts arrive between two steps of Python.
 POLL_SECONDS = 0.1
-#: Seconds between SIGTERM and SIGKILL; at most half of `timeout_grace_seconds`.
+#: Seconds between SIGTERM and SIGKILL; at most half of `timeout_grace_seconds`, after which the thread is abandoned.
 GRACE_SECONDS = 5.0
 #: Maximum lines of stderr reported with a failure, and characters buffered of an unfinished line.
 LAST_LINES, LONGEST_LINE = 20, 8192

@@ -6,7 +6,6 @@ Started by `isolated.py` as `manage.py delayq_worker --isolated`, under a guard.
 import faulthandler
 import json
 import os
-import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from ..calling import call_cancellable, context_of, take
 from ..held import Held
 from ..logs import LogQueue
 from .isolated import pack_error, unpack_outcome
-from .process import MEBIBYTE, end_as_child
+from .process import end_as_child
 
 #: Bytes that a pipe takes in one piece even with several writers: POSIX' PIPE_BUF is at least 512.
 ATOMIC_BYTES = 512
@@ -68,6 +67,8 @@ class _Output(capture.Output):
 
 def serve(channel: int, heard: int) -> None:
     """Execute one call, on these two descriptors; the task's own children inherit neither."""
+    os.set_inheritable(channel, False)
+    os.set_inheritable(heard, False)
     with socket.socket(fileno=channel) as ours:
         bulk.prepare(connections[ledger.database()])
         registry.get_tasks()
@@ -83,7 +84,7 @@ def serve(channel: int, heard: int) -> None:
 
 
 def _make(call: dict[str, Any], channel: socket.socket, heard: int) -> dict[str, Any]:
-    outcome, memory_mb, process = unpack_outcome(call["run"], call["schedule"]), call["memory_mb"], os.getpid()
+    outcome, process = unpack_outcome(call["run"], call["schedule"]), os.getpid()
     task = registry.get_task(outcome.call.task)
     leased = ("shard", "member", "lease", "deadline", "entry", "fence", "worker", "claimed_at", "point")
     held = _Held(**dict.fromkeys(leased), outcome=outcome, channel=channel)  # type: ignore[arg-type]
@@ -109,11 +110,8 @@ def _make(call: dict[str, Any], channel: socket.socket, heard: int) -> dict[str,
             from opentelemetry import context as traces
 
             traces.attach(tracing.context_of(call["trace"]))
-        before = resource.getrlimit(resource.RLIMIT_AS)
         try:
             try:
-                if memory_mb is not None:
-                    resource.setrlimit(resource.RLIMIT_AS, (memory_mb * MEBIBYTE, before[1]))
                 for number in INTERRUPTS:
                     signal.signal(number, interrupt)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
@@ -123,13 +121,10 @@ def _make(call: dict[str, Any], channel: socket.socket, heard: int) -> dict[str,
                     signal.signal(number, signal.SIG_IGN)
         except BaseException as raised:
             error = raised
-        resource.setrlimit(resource.RLIMIT_AS, before)
     if os.getpid() != process:
         end_as_child(error)
     connections.close_all()
     failed = error is not None
     if error is None:
         value, error = take(value, conf.get_config().max_result_bytes)
-    elif memory_mb is not None and isinstance(error, MemoryError):
-        error.args = (f"{error} The process of the task may have {memory_mb} MiB.".strip(),)
     return {"value": value, "error": error and pack_error(error), "raised": failed}

@@ -1,20 +1,18 @@
 """Executes isolated tasks in processes of their own: starts one for each, sends it the call, receives its outcome.
 
 Note [A fresh interpreter for each]
-Each execution has its own process, which executes nothing else: whatever a task leaks, forks, changes or breaks ends
-with it. The process is started like `manage.py`, not forked from the worker, whose threads and connections must not
-be copied; see `calls/commands/process.py`, Note [The guard]. The task's timeout counts from when it is ready.
+Each execution has its own process: whatever a task leaks, forks, changes or breaks ends with it. The process is started
+like `manage.py`, under a guard (`calls/commands/process.py`, Note [The guard]), not forked from the worker, whose
+threads and connections must not be copied. The task's timeout counts from when it is ready.
 
-Note [What it says]
+Note [What crosses]
 Over a socket, the process sends an empty line when it is ready, and one line of JSON at its end. The worker sends one
-line, the call, and closes its side once the lease is lost. Captured output arrives over a pipe as it is written
-(`capture.py`, Note [Heard beside the way]); standard output and error arrive over two more and are passed on to the
-worker's own, so each text is captured once, until the process dies. A signal interrupts it, even while it waits.
+line, the call, and closes its side once the lease is lost. Captured output arrives over a pipe as it is written;
+standard output and error arrive over two more and are passed on to the worker's own.
 
 Note [Exceptions cross as JSON]
-Nothing is unpickled or imported by name. The paths of an exception's class and bases, its message and its traceback
-cross. The worker creates a class that derives from the first of these bases that it has already imported, and has the
-path and the message of the original. Attributes and frames do not cross.
+Nothing is unpickled or imported by name. The worker creates a class that derives from the first imported base of the
+original, and has its path, message and traceback. Attributes and frames do not cross.
 """
 
 import json
@@ -80,13 +78,12 @@ def call(held: Held, isolation: Isolation) -> Taken:
     message = {
         "run": pack_row(outcome.run),
         "schedule": None if outcome.schedule is None else pack_row(outcome.schedule),
-        "memory_mb": isolation.memory_mb,
         "heard": held.output is not None,
         "trace": tracing.carrier(),
     }
     token = capture.current.set(None)  # standard output was captured already
     try:
-        reply = _execute(held, json.dumps(message).encode() + b"\n")
+        reply = _execute(held, isolation, json.dumps(message).encode() + b"\n")
     finally:
         capture.current.reset(token)
     error = reply["error"] and unpack_error(reply["error"])
@@ -95,13 +92,14 @@ def call(held: Held, isolation: Isolation) -> Taken:
     return Taken(reply["value"], error)
 
 
-def _execute(held: Held, call: bytes) -> dict[str, Any]:
+def _execute(held: Held, isolation: Isolation, call: bytes) -> dict[str, Any]:
     """Return the reply of a process to this call, once it has ended. Raises the same as `call`."""
     ours, theirs = socket.socketpair()
     heard, hear = (os.fdopen(end, mode, buffering=0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
     with ours, theirs, heard, hear:
         ends = theirs.fileno(), hear.fileno()
-        process = Process([*COMMAND, *map(str, ends)], pass_fds=ends, last_lines=LAST_LINES)
+        command, memory_mb = [*COMMAND, *map(str, ends)], isolation.memory_mb
+        process = Process(command, memory_mb=memory_mb, pass_fds=ends, last_lines=LAST_LINES)
         theirs.close()
         hear.close()
         channel = _Channel(ours, call)
@@ -153,7 +151,7 @@ def _watch(held: Held, process: Process, channel: "_Channel") -> bool:
 
 
 class _Channel:
-    """The worker's side of the socket. See Note [What it says]."""
+    """The worker's side of the socket. See Note [What crosses]."""
 
     def __init__(self, ours: socket.socket, call: bytes) -> None:
         self.socket, self._call, self.reply = ours, call, b""
@@ -218,20 +216,16 @@ def unpack_error(packed: dict[str, Any]) -> BaseException:
         "delayq_traceback": packed["traceback"],
     }
     for path in packed["classes"]:
-        base = _loaded(*path)
-        if base is None:
-            continue
-        try:
-            kind = type(name.rpartition(".")[2], (base,), values)
+        with suppress(Exception):  # no exception of this kind can be made: the next base
+            kind = type(name.rpartition(".")[2], (_loaded(*path),), values)
             error: BaseException = kind.__new__(kind, *args)
             error.args = args
             return error
-        except Exception:  # noqa: S112 - it cannot be made like this: the next one
-            continue
     raise AssertionError(packed["classes"])  # the last base, BaseException, always works
 
 
-def _loaded(module: str, name: str) -> type[BaseException] | None:
+def _loaded(module: str, name: str) -> Any:
+    """Return an exception class if this process has already imported it, else None."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = vars(found).get(part) if hasattr(found, "__dict__") else None

@@ -1,21 +1,18 @@
 """How a process under a supervisor begins, as a fresh interpreter, and how a worker ends, within a bounded time.
 
 Note [A fresh interpreter]
-A worker process is never forked from a loaded one. A fork inherits what the parent's imports opened and started: a
-database or Redis connection that both processes then read, a lock of a thread that does not exist in the child, a
-gRPC channel, on macOS frameworks that abort in a forked child. A fresh interpreter with the same command line
-inherits nothing, keeps whatever wraps the command (a custom `manage.py`, coverage, interpreter options), and runs the
-code that is installed *now*.
+A worker process is never forked from a loaded one. A fork inherits what the parent's imports opened and started:
+connections that both processes then read, locks of threads that do not exist in the child, gRPC channels. A fresh
+interpreter with the same command line keeps what wraps the command (a custom `manage.py`, coverage) and runs the code
+that is installed *now*.
 
 Note [Signals wait for the handlers]
 A stop signal that arrives while the interpreter starts would kill the process, or raise KeyboardInterrupt in an
-import. So the parent blocks these signals for the child until `WorkerSignals` has installed its handlers. Threads and
-programs that an import starts before that begin with the signals blocked too.
+import. So the parent blocks these signals for the child until `WorkerSignals` has installed its handlers.
 
 Note [The end of a process is bounded]
 Python waits for all threads, the exit handlers and the output. Something that a task left behind (a thread, a child,
-a full pipe) can delay this for ever. By then all outcomes are recorded and no lease is held, so the leftovers only
-get the rest of the grace.
+a full pipe) can delay this for ever. By then all outcomes are recorded and no lease is held.
 """
 
 import logging
@@ -46,8 +43,7 @@ END_SECONDS: Final = 2.0
 def command_line() -> list[str]:
     """Return the command that starts this program again. See Note [A fresh interpreter].
 
-    Raises:
-        ImproperlyConfigured: Python is embedded in another program, which alone knows how it was started.
+    Raises ImproperlyConfigured if Python is embedded in another program.
     """
     if not sys.executable or len(sys.orig_argv) < 2:
         raise ImproperlyConfigured(
@@ -130,10 +126,7 @@ def end_children() -> None:
             child.terminate()
 
 
-MEBIBYTE = 1024 * 1024
-
-
 def resident_mb() -> float:
     """Return the resident memory of this process in MiB. Raises OSError where there is no /proc."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / MEBIBYTE
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1024**2

@@ -4,8 +4,8 @@ Note [Supervised workers drain once]
 A worker without a supervisor drains at the first SIGTERM or SIGINT and ends at once at the second. Under a supervisor
 one request arrives several times: Ctrl-C reaches the process group, systemd signals every process, and the supervisor
 forwards its own signals. So there any number of signals requests one drain, and only the supervisor acts on a second
-request: it kills. A worker may drain for a reason of its own before any request. A closing terminal sends SIGHUP more
-than once, which also counts once; if SIGHUP was ignored at the start (nohup), it stays so.
+request: it kills. A closing terminal sends SIGHUP more than once, which also counts once; if SIGHUP was ignored at the
+start (nohup), it stays so.
 
 Note [Forked children restore signal handlers]
 A child that a task forks inherits these handlers and would ignore the SIGTERM by which `multiprocessing` ends it. So

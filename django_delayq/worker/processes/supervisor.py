@@ -49,7 +49,7 @@ class Supervisor:
         self._burst = burst
         self._drain_seconds = conf.get_config().drain_seconds
         self._children: dict[int, Child] = {}
-        #: The time of each worker's next start; without workers that must not be restarted.
+        #: The next start of each worker that is to run.
         self._backoffs = {number: Backoff() for number in range(1, processes + 1)}
         self._exit_status: int = OK
         self._stops = 0
