@@ -1,19 +1,14 @@
 """The last output of each execution (logs, stdout, stderr), kept in memory until its outcome is recorded. Pure.
 
-Note [Heard beside the way]
-In a worker, a handler of the root logger and replacements of `sys.stdout` and `sys.stderr` copy a task's output by the
-context of its execution, and pass it on. Loggers that do not propagate are not captured, and `logging.basicConfig()`
-in a task does nothing, because it finds a handler. If the project has no handler, `logging.lastResort` is called, as
-it would be without ours.
-
-Output is captured from code in the execution's context: the task's thread, its coroutines, `asyncio.to_thread`,
-`sync_to_async`, and threads that run in a copy of the context. Output to the file descriptor itself (child processes,
-C code), or to a stream saved earlier, is not captured. A task without output costs a context variable.
+Note [Output is captured by context]
+In a worker, a handler of the root logger and replacements of `sys.stdout` and `sys.stderr` copy what code in the
+context of an execution writes (its thread, coroutines, `asyncio.to_thread`, threads in a copy of the context), and
+pass it on. Not captured: loggers that do not propagate, and output to the file descriptor itself (child processes, C
+code) or to a stream saved earlier.
 
 Note [Output that cannot be written is dropped]
-A worker's standard output may be closed, full, or a pipe without a reader. Then each `print` of a task, and each line
-passed on from a command, would raise. So the streams are replaced even if nothing is captured. Captured output is kept
-in any case.
+A worker's standard output may be closed, full, or a pipe without a reader. Then each `print` of a task would raise. So
+the streams are replaced even if nothing is captured. Captured output is kept in any case.
 """
 
 import logging
@@ -90,7 +85,7 @@ def new_output() -> Output | None:
 def listening(most_bytes: int, put: Put = lambda write, text: write(text)) -> Iterator[None]:
     """Capture the output of this process' tasks, the last `most_bytes` of each; 0 captures nothing.
 
-    See Note [Heard beside the way] and Note [Output that cannot be written is dropped].
+    See Notes [Output is captured by context] and [Output that cannot be written is dropped].
     """
     global _most
     before, ear = _most, _Ear()

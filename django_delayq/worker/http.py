@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
@@ -59,18 +58,6 @@ def render_metrics(worker: Worker) -> bytes:
     said = "Rebuilds of a flushed index that this process has brought to an end."
     rebuilds = counter("rebuilds", said, worker.upkeep.rebuilds)
     return text_of([*counted(worker.counting.brought), rebuilds, *gauges.values(), *REGISTRY.collect()])
-
-
-def create_server(worker: Worker) -> AbstractContextManager[object]:
-    """Listen if the worker has a metrics port; return a context that serves requests.
-
-    Raises:
-        OSError: The port is in use, or the host is not an address of this machine.
-    """
-    options = worker.options
-    if options.metrics_port is None:
-        return nullcontext()
-    return Server(options.metrics_host, options.metrics_port, pages_of(worker))
 
 
 class Server(ThreadingHTTPServer):

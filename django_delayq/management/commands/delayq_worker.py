@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
+from contextlib import nullcontext
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -157,10 +158,11 @@ def _new_worker(worker_options: WorkerOptions) -> Worker:
 
 
 def _work(worker: Worker, log: LogQueue) -> int:
+    host, port = worker.options.metrics_host, worker.options.metrics_port
     try:
-        server = http.create_server(worker)
+        server = http.Server(host, port, http.pages_of(worker)) if port else nullcontext()
     except OSError as error:
-        where = f"{worker.options.metrics_host}:{worker.options.metrics_port}"
+        where = f"{host}:{port}"
         raise CommandError(f"--metrics cannot listen on {where}: {error.strerror or error}. Name another.") from error
     try:
         with server, listening(conf.get_config().max_output_bytes, log.put):
