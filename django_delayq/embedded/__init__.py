@@ -8,8 +8,7 @@ import atexit
 import contextlib
 import os
 
-from .home import URL_VARIABLE, EmbeddedServerUnavailable, shared_home
-from .server import EmbeddedServer, find_server, url_of
+from .server import URL_VARIABLE, EmbeddedServer, EmbeddedServerUnavailable, find_server, shared_home, url_of
 
 __all__ = [
     "URL_VARIABLE", "EmbeddedServer", "EmbeddedServerUnavailable", "find_server", "redis_url", "shared_server",

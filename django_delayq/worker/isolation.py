@@ -1,12 +1,11 @@
 """Which suspects run alone in this process, and when (rule R6). Starts nothing and hands nothing back itself.
 
 Note [Alone]
-A task that kills its process also kills the tasks beside it, and afterwards all of them look alike: leased, lapsed,
-perhaps with a `running` row. So take-overs are counted, in that row, and only when an execution really begins: an
-entry that merely waited did not kill the process. The first take-over runs normally, because most processes die of a
-deploy or with their machine. From the second one on an entry runs alone: the process stops claiming, hands back
-unstarted entries, waits for the running ones and their records, and executes nothing else until this entry is
-recorded. So other entries die with a killer at most twice, and never reach `max_reclaims` because of it. The killer
+A task that kills its process also kills the tasks beside it, and afterwards all of them look alike. So take-overs are
+counted, in the `running` row, and only when an execution really begins. The first take-over runs normally, because most
+processes die of a deploy or with their machine. From the second one on an entry runs alone: the process stops claiming,
+hands back unstarted entries, waits for the running ones and their records, and executes nothing else until this entry
+is recorded. So other entries die with a killer at most twice, and never reach `max_reclaims` because of it. The killer
 is lost(poison) after `max_reclaims` take-overs, and its schedule continues.
 
 The wait is limited, because this process claims nothing during it: after ALONE_WITHIN_SECONDS behind a long task the

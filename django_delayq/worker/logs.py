@@ -4,12 +4,10 @@ Note [Nobody waits for the log]
 A pipe that is not read, or a handler that waits for a server, blocks the code that logs; claims, renewals and records
 must not depend on that. So while a worker runs, a `QueueHandler` replaces the handlers that each logger had at the
 start, and one thread, a `QueueListener`, calls them in sequence, each in the context in which its record was logged.
-The thread handles all records of this package, including those for handlers that a task or Sentry adds, and writes the
-output of tasks and commands, so that a full standard output pipe cannot make a task time out.
+The thread also writes what tasks print, so that a full standard output pipe cannot make a task time out.
 
-At most MOST_WAITING records and printed texts wait. At that limit, this package's own records are dropped at once.
-Other loggers wait, as they would without a queue, until nothing was written for PATIENCE_SECONDS; then their records
-are dropped too. When the log has caught up, the number of dropped records is logged.
+At most MOST_WAITING records and printed texts wait. At that limit, this package's own records are dropped at once;
+other loggers wait until nothing was written for PATIENCE_SECONDS. The number of dropped records is logged later.
 """
 
 import json

@@ -2,11 +2,10 @@
 
 Note [One lease]
 One worker at a time does the work that several would only repeat: full sweeps, rebuilds, pruning, sums of minutes,
-alert checks. It holds the key `<prefix>:upkeep` for `broker.UPKEEP_MS`, and renews it every RENEW_SECONDS and after
-each page of a long chore; without the lease it stops after the current page. Other workers check again when the lease
-would end, and the new holder first finishes a dead holder's rebuild. A worker that finds a shard flushed seizes the
-lease and rebuilds (`sync/rebuild.py`, Note [One worker rebuilds]). The lease only saves work; doing a chore twice is
-harmless. Delta sweeps cannot wait for the end of a dead holder's lease, so each worker does its own.
+alert checks. It renews its lease every RENEW_SECONDS and after each page of a long chore; without the lease it stops
+after the current page. A worker that finds a shard flushed seizes the lease and rebuilds (`sync/rebuild.py`, Note [One
+worker rebuilds]). The lease only saves work; doing a chore twice is harmless. Delta sweeps cannot wait for the end of a
+dead holder's lease, so each worker does its own.
 """
 
 import json
@@ -39,15 +38,14 @@ logger = logging.getLogger("django_delayq.worker")
 DELTA_SECONDS = 2.0
 #: Seconds between full sweeps; see `sync/swept.py`, Note [When a full sweep is due].
 FULL_SECONDS = sync.FULL_SECONDS
-#: Seconds between heartbeats of each worker. The holder of the lease also checks then whether a full sweep (because
-#: Redis may have been replaced) or a pass of pruning is due.
+#: Seconds between heartbeats of each worker, and between looks of the lease holder for a due sweep or pass of pruning.
 HEARTBEAT_SECONDS = 30.0
 #: Seconds between renewals of the lease, and between roll-ups of the counters, both by its holder.
 RENEW_SECONDS, MINUTE_SECONDS = 7.0, 60.0
 HINT_TIMEOUT_SECONDS = 1.0
 #: Seconds between two checks of the conditions that a worker waits for at its start.
 WAIT_SECONDS = 1.0
-#: Maximum seconds of pruning before a worker in burst mode begins; other workers prune beside their work.
+#: Maximum seconds of pruning before a worker in burst mode begins.
 BURST_PRUNE_SECONDS = 2.0
 
 
@@ -84,14 +82,8 @@ class Upkeep:
     def begin(self, *, burst: bool, stopping: Callable[[], bool]) -> None:
         """Check the prefix and the server, rebuild if needed, and start the threads.
 
-        Waits, with log messages, for Redis, for `migrate`, and for workers of another layout to end. In burst mode each
-        of these is an error.
-
-        Raises:
-            ForeignLayout: The prefix belongs to another database.
-            OutdatedRelease: See `sync.check_release`.
-            UnfitServer: See `probe.py`.
-            BrokerError: The login is refused; in burst mode also if Redis does not answer.
+        Waits, with log messages, for Redis, the database, `migrate`, and workers of another layout to end. In burst
+        mode each of these is an error. Raises also ForeignLayout, OutdatedRelease, UnfitServer and BrokerError.
         """
         while not stopping():
             try:
@@ -230,11 +222,7 @@ class Upkeep:
 
     def _long_chores(self, run_ids: str) -> None:
         report = sync.sweep_if_due(
-            self.broker,
-            every_seconds=FULL_SECONDS,
-            go_on=self._between_pages,
-            now_ms=self._beat_ms,
-            run_ids=run_ids,
+            self.broker, every_seconds=FULL_SECONDS, go_on=self._between_pages, now_ms=self._beat_ms, run_ids=run_ids
         )
         for line in report.lines[:20] if report else ():
             logger.info("Mirror mended: %s", line)

@@ -34,10 +34,7 @@ _Decoder = getincrementaldecoder("utf-8")
 
 
 class ProcessDied(DelayQError):
-    """The process of an isolated task ended before the task.
-
-    `status` is its exit status as in a shell, `last` its last lines of stderr.
-    """
+    """The process of an isolated task ended before the task; `status` as in a shell, `last` lines of stderr."""
 
     def __init__(self, status: int, last: Iterable[str] = ()) -> None:
         try:
@@ -83,10 +80,7 @@ def run(words: Sequence[str]) -> None:
 
 
 class Process:
-    """A command of `manage.py` under a guard. `round` passes on its output, in the caller's thread.
-
-    Used by one thread at a time, which must call `end`.
-    """
+    """A command of `manage.py` under a guard. Used by one thread, which calls `round` until it is False, then `end`."""
 
     def __init__(
         self,

@@ -75,10 +75,7 @@ def end_within(seconds: float, exit_status: int) -> None:
 
 
 def end_at_once(exit_status: int) -> NoReturn:
-    """End the process even if tasks run; log handlers get END_SECONDS to write their records.
-
-    Python would wait for the thread of an `async def` task, whose point another worker takes over in the meantime.
-    """
+    """End the process even if tasks run, for which Python would wait; log handlers get END_SECONDS."""
     end_children()
     end_within(END_SECONDS, exit_status)
     with suppress(Exception):
@@ -95,10 +92,7 @@ def _flush_streams() -> None:
 
 
 def open_standard_streams() -> None:
-    """Open /dev/null in place of missing standard streams.
-
-    Otherwise the next file or socket would get the number of standard output, and printed text would go there.
-    """
+    """Open /dev/null for missing standard streams: another file would get the number of standard output."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(number)

@@ -42,7 +42,7 @@ class Child(NamedTuple):
 
 
 class Supervisor:
-    """Keeps `processes` workers running, each a fresh interpreter; with `burst`, until each has found nothing due."""
+    """Keeps `processes` workers running; with `burst`, until each has found nothing due."""
 
     def __init__(self, processes: int, *, burst: bool) -> None:
         self._command = command_line()
@@ -56,10 +56,7 @@ class Supervisor:
         self._kill_at = 0.0
 
     def run(self) -> int:
-        """Supervise until stopped, in burst mode until nothing is due; return the exit status, OK if all drained.
-
-        Call this in the main thread, as its last act.
-        """
+        """Supervise until stopped, in burst mode until nothing is due; return the exit status, OK if all drained."""
         logger.info("Supervisor of %d processes, pid %d.", len(self._backoffs), os.getpid())
         handle_orders(self._stop)
         while self._children or self._backoffs:

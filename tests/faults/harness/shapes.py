@@ -71,7 +71,7 @@ class Node:
         folder.mkdir()
         self.port = port
         listen = ("--port", str(port), "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0")
-        self._embedded = EmbeddedServer(directory=folder, extra_args=(*BRISK, *listen, *options))
+        self._embedded = EmbeddedServer(extra_args=("--dir", str(folder), *BRISK, *listen, *options))
         self.up = False
 
     @property
