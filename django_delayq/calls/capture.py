@@ -12,15 +12,12 @@ the streams are replaced even if nothing is captured. Captured output is kept in
 """
 
 import logging
-import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from contextvars import ContextVar
-from datetime import UTC, datetime
-from functools import cache
-from pathlib import Path
 from threading import RLock
 from typing import Any, TextIO
 
@@ -30,7 +27,8 @@ from .side_channels import Guard
 MARGIN = 4096
 #: Calls a writing function with a text, now or later.
 Put = Callable[[Callable[[str], object], str], object]
-_formatter = logging.Formatter()
+_formatter = logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+_formatter.converter = time.gmtime
 #: Characters kept per execution; 0 if capturing is off.
 _most = 0
 
@@ -82,30 +80,23 @@ def new_output() -> Output | None:
 
 
 @contextmanager
-def listening(most_bytes: int, put: Put = lambda write, text: write(text)) -> Iterator[None]:
+def capture_output(most_bytes: int, put: Put = lambda write, text: write(text)) -> Iterator[None]:
     """Capture the output of this process' tasks, the last `most_bytes` of each; 0 captures nothing.
 
     See Notes [Output is captured by context] and [Output that cannot be written is dropped].
     """
     global _most
-    before, ear = _most, _Ear()
+    before, handler = _most, _CaptureHandler()
     _most = most_bytes and most_bytes + MARGIN
     if most_bytes:
-        logging.root.addHandler(ear)
-    out = _Stream(sys.stdout or nowhere(), "stdout", put)
-    error = _Stream(sys.stderr or nowhere(), "stderr", put)
+        logging.root.addHandler(handler)
+    stdout, stderr = _Stream(sys.stdout, "stdout", put), _Stream(sys.stderr, "stderr", put)
     try:
-        with redirect_stdout(out), redirect_stderr(error):
+        with redirect_stdout(stdout), redirect_stderr(stderr):
             yield
     finally:
-        logging.root.removeHandler(ear)
+        logging.root.removeHandler(handler)
         _most = before
-
-
-@cache
-def nowhere() -> TextIO:
-    """Return a replacement of a standard stream, for a process started without it."""
-    return Path(os.devnull).open("w")
 
 
 class _Stream:
@@ -142,14 +133,14 @@ class _Stream:
                 self.stream.flush()
 
 
-class _Ear(logging.Handler):
+class _CaptureHandler(logging.Handler):
     """Captures records for the execution that logs them. Has no lock, which a `TaskTimeout` could leave locked."""
 
     def handle(self, record: logging.LogRecord) -> bool:
         output = current.get()
         if output is not None:
             with suppress(Exception):  # the project's handlers report it
-                output.add(_line(record))
+                output.add(f"{_formatter.format(record)}\n")
         logger, last = logging.getLogger(record.name), logging.lastResort
         while not logger.handlers and logger.parent:
             logger = logger.parent
@@ -160,11 +151,3 @@ class _Ear(logging.Handler):
             finally:
                 current.reset(token)
         return True
-
-
-def _line(record: logging.LogRecord) -> str:
-    moment = datetime.fromtimestamp(record.created, UTC)
-    text = f"{moment:%H:%M:%S}.{int(record.msecs):03} {record.levelname:<7} {record.name}: {record.getMessage()}\n"
-    if record.exc_info:
-        text += f"{_formatter.formatException(record.exc_info)}\n"
-    return text

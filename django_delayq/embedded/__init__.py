@@ -8,7 +8,7 @@ import atexit
 import contextlib
 import os
 
-from .server import URL_VARIABLE, EmbeddedServer, EmbeddedServerUnavailable, find_server, shared_home, url_of
+from .server import URL_VARIABLE, EmbeddedServer, EmbeddedServerUnavailable, find_server, format_url, shared_home
 
 __all__ = [
     "URL_VARIABLE", "EmbeddedServer", "EmbeddedServerUnavailable", "find_server", "redis_url", "shared_server",
@@ -47,4 +47,4 @@ def shared_server(name: str) -> "EmbeddedServer":
 
 def shared_url(name: str) -> str:
     """Return the URL of a shared server, whether or not it runs. Touches nothing."""
-    return url_of(shared_home(name))
+    return format_url(shared_home(name))

@@ -31,13 +31,11 @@ from urllib.parse import quote
 from django_delayq.exceptions import DelayQError
 
 URL_VARIABLE, SERVER_VARIABLE = "DELAYQ_REDIS_URL", "DELAYQ_SERVER"
-#: Maximum bytes: the path of a unix socket has at most 103 on macOS and the BSDs, 107 on Linux.
-LONGEST_TEMP_ROOT = 70
 PAUSE_SECONDS = 0.005
 START_SECONDS = 15.0
 STOP_SECONDS = 15.0
 TAIL_CHARACTERS = 2000
-#: Running watchdogs. Kept, because Popen warns when it is collected before its process has ended.
+#: Kept, because Popen warns when it is collected before its process has ended.
 _watchdogs: list["subprocess.Popen[bytes]"] = []
 
 
@@ -97,7 +95,7 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        return url_of(self.socket.parent)
+        return format_url(self.socket.parent)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -114,7 +112,7 @@ class EmbeddedServer:
         if self._users is not None and server_pid(self.socket.parent):
             return self
         self.stop()
-        self._home = self._home or Path(tempfile.mkdtemp(prefix="dq", dir=temp_root()))
+        self._home = self._home or Path(tempfile.mkdtemp(prefix="dq"))
         deadline = time.monotonic() + START_SECONDS
         try:
             while not self._start_or_join(self._home, deadline):
@@ -182,7 +180,7 @@ class EmbeddedServer:
             cwd="/",
             start_new_session=True,
         )
-        _watchdogs[:] = [*(each for each in _watchdogs if each.poll() is None), self._watchdog]
+        _watchdogs.append(self._watchdog)
 
     def _wait(self, users: IO[bytes], log: IO[bytes], deadline: float) -> bool:
         """Return True once the server answers, False if it has ended instead."""
@@ -204,15 +202,9 @@ def _tail(log: IO[bytes]) -> str:
     return log.read().decode(errors="replace")[-TAIL_CHARACTERS:].strip() or "(its log is empty)"
 
 
-def temp_root() -> str:
-    """Return the parent directory. Other users may write to it: names are random, or `locked` checks the owner."""
-    root = tempfile.gettempdir()
-    return root if len(os.fsencode(root)) <= LONGEST_TEMP_ROOT else "/tmp"  # noqa: S108
-
-
 def shared_home(name: str) -> Path:
-    """Return the directory that this user's processes share under a name. Creates nothing."""
-    return Path(temp_root()) / f"dq-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
+    """Return the directory that this user's processes share under a name. `locked` checks its owner."""
+    return Path(tempfile.gettempdir()) / f"dq-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
 
 
 @contextlib.contextmanager
@@ -287,6 +279,6 @@ def clear(home: Path) -> None:
     shutil.rmtree(home, ignore_errors=True)
 
 
-def url_of(home: Path) -> str:
+def format_url(home: Path) -> str:
     """Return the URL of the server in a directory, for redis-py's `from_url`."""
     return f"unix://{quote(str(home / 's'))}?db=0"

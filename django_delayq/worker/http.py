@@ -32,7 +32,7 @@ PAUSE_SECONDS = 0.5
 Pages = Mapping[str, Callable[[], Page]]
 
 
-def pages_of(worker: Worker) -> Pages:
+def build_pages(worker: Worker) -> Pages:
     """Return the pages that a worker serves. Needs `prometheus_client`."""
     from ..monitoring.metrics.fleet import told_of_all
     from ..monitoring.metrics.text import CONTENT_TYPE_LATEST

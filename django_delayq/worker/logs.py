@@ -55,12 +55,12 @@ class LogQueue(QueueListener):
         super().__init__(self._waiting)
         self._direct, self._moved_at = direct, time.monotonic()
         self._dropped = 0
-        self._ours: list[tuple[logging.Logger, _Queued]] = []
+        self._ours: list[tuple[logging.Logger, _ForwardingHandler]] = []
 
     def __enter__(self) -> Self:
         for logger in (logging.root, *logging.root.manager.loggerDict.values()):
             if isinstance(logger, logging.Logger) and logger.handlers:
-                self._ours.append((logger, _Queued(self, logger.handlers)))
+                self._ours.append((logger, _ForwardingHandler(self, logger.handlers)))
                 logger.handlers = [self._ours[-1][1]]
         if not self._direct:
             self.start()
@@ -127,7 +127,7 @@ class LogQueue(QueueListener):
         self._moved_at = time.monotonic()
 
 
-class _Queued(QueueHandler):
+class _ForwardingHandler(QueueHandler):
     """Replaces the handlers of a logger. Has no lock, which a `TaskTimeout` could leave locked."""
 
     def __init__(self, log: LogQueue, handlers: list[logging.Handler]) -> None:

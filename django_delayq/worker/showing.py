@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 
 from django.db import DataError, Error, IntegrityError, connections
 
@@ -19,49 +19,23 @@ logger = logging.getLogger("django_delayq.worker")
 LOOK_SECONDS = 0.5
 
 
-class Stops:
-    """Reads requests to stop tasks and carries them out. See `timeouts.py`, Note [Soft and hard timeouts]."""
-
-    def __init__(
-        self, timeouts: Timeouts, *, read: Callable[[Collection[int]], Mapping[int, str]] = ledger.read_cancellations
-    ) -> None:
-        self._timeouts, self._read = timeouts, read
-        self._backoff = Backoff()
-
-    def round(self, running: Collection[Held]) -> None:
-        """Stop the tasks that users want stopped. Does nothing while the database does not answer."""
-        named = {key: held for held in running if held.stopped_by is None and (key := held.stop_key)}
-        if not named or time.monotonic() < self._backoff.until:
-            return
-        try:
-            asked = self._read(named)
-        except Error as error:
-            if self._backoff.failed(time.monotonic()):
-                logger.warning("It cannot be read what is to be stopped: %s", str(error).strip())
-            connections.close_all()
-            return
-        self._backoff.worked()
-        for key, by in asked.items():
-            if self._timeouts.cancel(named[key], by):
-                logger.warning("%s is stopped by %s.", named[key].title, by or "somebody")
-
-
 class Showing:
     """Used by the loop's thread only."""
 
-    def __init__(self, recorder: Recorder, slots: Slots, stops: Stops, *, after_seconds: float) -> None:
+    def __init__(self, recorder: Recorder, slots: Slots, timeouts: Timeouts, *, after_seconds: float) -> None:
         self._trip, self._keeper, self._trouble = recorder.trip, recorder.keeper, recorder.trouble
-        self._slots, self._stops, self._after = slots, stops, after_seconds
+        self._slots, self._timeouts, self._after = slots, timeouts, after_seconds
         #: The monotonic second of the next `round`, if anything runs.
         self.look_at = 0.0
         self._refused: set[Held] = set()  # running entries that must get no row
+        self._backoff = Backoff()  # of the reads of requests to stop
 
     def round(self) -> None:
         """Write the rows of executions that have run long enough. A database failure is noted and not raised."""
         now = time.monotonic()
         self.look_at = now + LOOK_SECONDS
         running = {held: now - began for held, began in self._slots.executing() if held in self._keeper}
-        self._stops.round(running)
+        self._stop_requested(running)
         self._refused &= running.keys()
         late = [held for held, seconds in running.items() if seconds >= self._after and held not in self._refused]
         if not late:
@@ -75,3 +49,20 @@ class Showing:
             self._refused.update(late)
         except Error as error:
             self._trouble.database_failed(error, writing=True)
+
+    def _stop_requested(self, running: Collection[Held]) -> None:
+        """Stop the tasks that users want stopped; see `timeouts.py`, Note [Soft and hard timeouts]."""
+        named = {key: held for held in running if held.stopped_by is None and (key := held.stop_key)}
+        if not named or time.monotonic() < self._backoff.until:
+            return
+        try:
+            requests = ledger.read_cancellations(named)
+        except Error as error:
+            if self._backoff.failed(time.monotonic()):
+                logger.warning("It cannot be read what is to be stopped: %s", str(error).strip())
+            connections.close_all()
+            return
+        self._backoff.worked()
+        for key, by in requests.items():
+            if self._timeouts.cancel(named[key], by):
+                logger.warning("%s is stopped by %s.", named[key].title, by or "a user")

@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError
 from django.core.management import BaseCommand
 
 from django_delayq.calls import registry
-from django_delayq.calls.capture import listening
+from django_delayq.calls.capture import capture_output
 from django_delayq.calls.commands import command_words
 from django_delayq.calls.commands.process import Process, _program
 from django_delayq.exceptions import InvalidArguments, UnknownTask
@@ -130,7 +130,7 @@ def test_the_form_offers_the_names_and_refuses_what_the_command_refuses():
 
 def test_what_it_writes_is_the_output_of_a_run_that_has_succeeded(broker):
     schedule("tell", "hello", "--tag=x", broker=broker)
-    with listening(65536):
+    with capture_output(65536):
         run_burst()
     run = Run.objects.get()
     assert (run.status, run.error) == ("succeeded", "")
@@ -184,7 +184,7 @@ def test_its_timeout_ends_it_with_all_that_it_started(broker, tmp_path, stubborn
     for seconds in (2, 8, 32):  # until the command has begun by then, however slow the machine is
         Schedule.objects.all().delete()
         schedule("tell", "before", *options, broker=broker, timeout=timedelta(seconds=seconds))
-        with listening(65536):
+        with capture_output(65536):
             assert run_burst() == 0, "its thread is not lost"
         if path.exists():
             break

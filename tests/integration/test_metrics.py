@@ -26,7 +26,7 @@ from django_delayq.index import web
 from django_delayq.models import Schedule
 from django_delayq.monitoring import health, metrics, views
 from django_delayq.worker import http
-from django_delayq.worker.http import Server, pages_of
+from django_delayq.worker.http import Server, build_pages
 from tests.acceptance.support import ROOT, wait_until
 from tests.app import tasks
 from tests.faults.live import live_worker
@@ -62,7 +62,7 @@ def value(found, name, **labels):
 
 @contextmanager
 def port_of(worker):
-    with Server("127.0.0.1", 0, pages_of(worker)) as http:
+    with Server("127.0.0.1", 0, build_pages(worker)) as http:
         yield http.server_port
 
 

@@ -47,7 +47,7 @@ from django.urls import path
 
 from django_delayq import actions
 from django_delayq.monitoring import alerts
-from django_delayq.models.fields import utcnow
+from django_delayq.recurrence.point import utcnow
 from django_delayq.monitoring.metrics.fleet import told_of_all
 from django_delayq.models import Alert, Schedule
 

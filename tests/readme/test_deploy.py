@@ -11,7 +11,7 @@ import yaml
 
 from django_delayq import conf
 from django_delayq.management.commands.delayq_worker import Command
-from django_delayq.worker.http import pages_of
+from django_delayq.worker.http import build_pages
 
 from .blocks import ROOT
 
@@ -31,7 +31,7 @@ def worker(arguments: list[str]) -> argparse.Namespace:
 
 
 def is_served(path: str) -> bool:
-    return path in pages_of(worker=None)  # the pages ask the worker only when they are read
+    return path in build_pages(worker=None)  # the pages ask the worker only when they are read
 
 
 def is_long_enough(seconds: float) -> bool:

@@ -14,7 +14,7 @@ from django.utils import autoreload
 
 from django_delayq import conf, ledger
 from django_delayq.calls import registry
-from django_delayq.calls.capture import listening
+from django_delayq.calls.capture import capture_output
 from django_delayq.calls.compat import task
 from django_delayq.calls.side_channels import note_handler_failure
 from django_delayq.exceptions import DelayQError
@@ -160,12 +160,12 @@ def _new_worker(worker_options: WorkerOptions) -> Worker:
 def _work(worker: Worker, log: LogQueue) -> int:
     host, port = worker.options.metrics_host, worker.options.metrics_port
     try:
-        server = http.Server(host, port, http.pages_of(worker)) if port else nullcontext()
+        server = http.Server(host, port, http.build_pages(worker)) if port else nullcontext()
     except OSError as error:
         where = f"{host}:{port}"
         raise CommandError(f"--metrics cannot listen on {where}: {error.strerror or error}. Name another.") from error
     try:
-        with server, listening(conf.get_config().max_output_bytes, log.put):
+        with server, capture_output(conf.get_config().max_output_bytes, log.put):
             return worker.run()
     except (DelayQError, DatabaseError) as error:
         outdated = isinstance(error, OutdatedRelease)

@@ -103,7 +103,7 @@ def _make(call: dict[str, Any], channel: socket.socket, heard: int) -> dict[str,
         if held.interrupt is not None:
             held.interrupt()
 
-    with LogQueue(direct=True), capture.listening(conf.get_config().max_output_bytes):
+    with LogQueue(direct=True), capture.capture_output(conf.get_config().max_output_bytes):
         EXECUTING.set(held)
         capture.current.set(_Output(heard) if call["heard"] else None)
         if tracing.is_on():

@@ -121,9 +121,11 @@ def _execute(held: Held, isolation: Isolation, call: bytes) -> dict[str, Any]:
         died.add_note(f"It was not ready for the task, for which it had {START_SECONDS:g} s.")
     if not interrupted:
         raise died
-    stopped, grace = held.stopped_by is not None, conf.get_config().timeout_grace_seconds
-    over = "stopped by somebody" if stopped else f"its timeout of {held.limit:g} s was over"
-    error = (TaskCancelled if stopped else TaskTimeout)(f"{over}; its process was killed within {grace:g} s")
+    killed = f"its process was killed within {conf.get_config().timeout_grace_seconds:g} s"
+    if held.stopped_by is None:
+        error = TaskTimeout(f"its timeout of {held.limit:g} s was over; {killed}")
+    else:
+        error = TaskCancelled(f"stopped by a user; {killed}")
     note_last(error, process.last)
     raise error from died
 

@@ -28,8 +28,6 @@ from typing import Final, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ...calls.capture import nowhere
-
 logger = logging.getLogger("django_delayq.worker")
 
 #: The signals that stop a worker.
@@ -53,7 +51,7 @@ def command_line() -> list[str]:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def block_signals() -> Iterator[None]:
     """Block the signals for this thread, and for what it starts. See Note [Signals wait for the handlers]."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -96,9 +94,9 @@ def open_standard_streams() -> None:
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(number)
-    for name in ("stdout", "stderr"):
+    for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
-            setattr(sys, name, nowhere())
+            setattr(sys, name, os.fdopen(number, "w"))
 
 
 def end_as_child(error: BaseException | None) -> NoReturn:

@@ -74,7 +74,7 @@ class Parent(NamedTuple):
         threading.Thread(target=look, name="delayq-parent", daemon=True).start()
 
 
-def handle_orders(handler: Callable[[int, FrameType | None], object]) -> "dict[int, signal._HANDLER]":
+def set_stop_handlers(handler: Callable[[int, FrameType | None], object]) -> "dict[int, signal._HANDLER]":
     """Handle the stop signals; return the former handlers. See Note [Supervised workers drain once]."""
     # A handler rather than SIG_IGN, which processes started by tasks would inherit.
     return {
@@ -97,7 +97,7 @@ class WorkerSignals:
 
     def obey(self) -> None:
         """Install the handlers, then unblock pending signals. See Note [Signals wait for the handlers]."""
-        self._before = handle_orders(self._stop)
+        self._before = set_stop_handlers(self._stop)
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 

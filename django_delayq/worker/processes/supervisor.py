@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from ... import conf
 from ..options import OK, OUTDATED, RECYCLE, UNFINISHED
 from ..trouble import Backoff
-from .process import MARGIN_SECONDS, command_line, held_back
-from .signals import VARIABLE, handle_orders
+from .process import MARGIN_SECONDS, block_signals, command_line
+from .signals import VARIABLE, set_stop_handlers
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -58,7 +58,7 @@ class Supervisor:
     def run(self) -> int:
         """Supervise until stopped, in burst mode until nothing is due; return the exit status, OK if all drained."""
         logger.info("Supervisor of %d processes, pid %d.", len(self._backoffs), os.getpid())
-        handle_orders(self._stop)
+        set_stop_handlers(self._stop)
         while self._children or self._backoffs:
             self._start_missing()
             time.sleep(LOOK_SECONDS)
@@ -77,7 +77,7 @@ class Supervisor:
                 continue
             environment = {**os.environ, VARIABLE: f"{os.getpid()} {number}"}
             try:
-                with held_back():
+                with block_signals():
                     process = subprocess.Popen(self._command, env=environment)  # noqa: S603
             except OSError as error:
                 backoff.failed(now)
