@@ -73,7 +73,7 @@ class Upkeep:
         self.holds = False
         self._started = round(time.time())
         self._beat_ms = 0  # the server's clock at the last heartbeat
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         #: Number of rebuilds of a flushed index that this worker has finished.
         self.rebuilds = 0
         self._examined: str | None = None  # run ids of the servers that passed the checks
@@ -109,32 +109,32 @@ class Upkeep:
         if isinstance(error, BrokerUnavailable | DatabaseError):
             where = "CACHES" if isinstance(error, BrokerUnavailable) else "DATABASES"
             text = f"{text.strip(' .')}. Waiting for it. Is the address in {where} right?"
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._logged:
+            self._logged.add(text)
             logger.error("%s", text)
 
     def _prepare(self, burst: bool) -> None:
-        self._examined = probe.examine(self.broker, self._said)
+        self._examined = probe.examine(self.broker, self._logged)
         ledger.check_tables()
         sync.take_layout(self.broker)
         self._build()
         sync.delta_sweep(self.broker)
         if burst:
-            self._hold()
+            self._take_lease()
             if self.holds:
-                self._count_up()
-                sync.sweep_if_due(self.broker, go_on=lambda checked: self._keep())
+                self._roll_up_minutes()
+                sync.sweep_if_due(self.broker, go_on=lambda checked: self._keep_lease())
                 self._prune(seconds=BURST_PRUNE_SECONDS)
-                self._look()
-                self._let_go()
+                self._check_alerts()
+                self._release_lease()
         self.broker.heartbeat(self.broker.now_ms(), self._details())
         sync.check_layout(self.broker)  # again: see `sync/switch.py`, Note [Said before it is looked]
 
     def _details(self) -> str:
         queues = sorted({shard.queue for shard in self.shards})
         own = sync.own_layout(self.broker)
-        told = {"queues": queues, "started": self._started, "layout": own.version, "shards": own.shards}
-        return json.dumps({**told, **self._describe()})
+        details = {"queues": queues, "started": self._started, "layout": own.version, "shards": own.shards}
+        return json.dumps({**details, **self._describe()})
 
     def end(self) -> None:
         """Stop the threads."""
@@ -151,7 +151,7 @@ class Upkeep:
     def _leave(self) -> None:
         try:
             self.broker.farewell()
-            self._let_go()
+            self._release_lease()
         except BrokerError as error:
             logger.debug("No farewell: %s", error)
 
@@ -216,7 +216,7 @@ class Upkeep:
         if look:
             run_ids = self.broker.run_ids()
             if run_ids != self._examined:
-                self._examined = probe.examine(self.broker, self._said)
+                self._examined = probe.examine(self.broker, self._logged)
             if self.holds:
                 self._long_chores(run_ids)
 
@@ -245,9 +245,9 @@ class Upkeep:
             self._small_chores()
         return not self._stop.is_set()
 
-    def _hold(self) -> None:
+    def _take_lease(self) -> None:
         if self.holds:
-            self._keep()
+            self._keep_lease()
             return
         seconds = self.broker.take_upkeep()
         self._note_lease(not seconds, seconds or RENEW_SECONDS)
@@ -255,12 +255,12 @@ class Upkeep:
             self._build()
             self._due["beat"] = 0.0
 
-    def _keep(self) -> bool:
+    def _keep_lease(self) -> bool:
         holds = self.broker.keep_upkeep()
         self._note_lease(holds, RENEW_SECONDS if holds else 0.0)
         return holds
 
-    def _let_go(self) -> None:
+    def _release_lease(self) -> None:
         if self.holds:
             self._note_lease(False, RENEW_SECONDS)
             self.broker.end_upkeep()
@@ -271,7 +271,7 @@ class Upkeep:
             self._due |= dict.fromkeys(("look", "minutes"), 0.0 if holds else math.inf)
         self._due["lease"] = time.monotonic() + seconds
 
-    def _beside(self, told: str, chore: Callable[[], Any]) -> Any:
+    def _do_safely(self, failure: str, chore: Callable[[], Any]) -> Any:
         """Do a chore whose failure must not stop the others; it is retried later."""
         try:
             return chore()
@@ -279,32 +279,32 @@ class Upkeep:
             raise
         except Exception as error:
             foreseen = isinstance(error, BrokerError | Error | ImproperlyConfigured)
-            logger.warning("%s: %s", told, redact_text(str(error).strip()), exc_info=not foreseen)
+            logger.warning("%s: %s", failure, redact_text(str(error).strip()), exc_info=not foreseen)
             forget_frames(error)
             connections.close_all()
             return None
 
-    def _count_up(self) -> None:
+    def _roll_up_minutes(self) -> None:
         self._due["minutes"] = time.monotonic() + MINUTE_SECONDS
         now_ms = self.broker.now_ms()
-        self._beside("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
+        self._do_safely("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
         load = minutes.read_load(self.broker)
         if load.overloaded:
             logger.warning(minutes.OVERLOAD, load.told)
 
     def _prune(self, seconds: float = pruning.AT_ONCE_SECONDS) -> None:
         prune = partial(pruning.prune_if_due, self.broker, go_on=self._between_pages, seconds=seconds)
-        done = self._beside("The history could not be pruned", prune)
+        done = self._do_safely("The history could not be pruned", prune)
         if done is not None and not done.finished:
             self._due["beat"] = 0.0
 
-    def _look(self) -> None:
+    def _check_alerts(self) -> None:
         wanted = conf.get_config().alerts
         if wanted is None:
             self._due["look"] = math.inf
             return
-        seen = self._beside("What is wrong could not be looked for", alerts.look_now)
-        self._due["look"] = time.monotonic() + (DELTA_SECONDS if seen is None else wanted.every)
+        report = self._do_safely("What is wrong could not be looked for", alerts.look_now)
+        self._due["look"] = time.monotonic() + (DELTA_SECONDS if report is None else wanted.every)
 
     def _small_chores(self) -> None:
         now = time.monotonic()
@@ -319,18 +319,18 @@ class Upkeep:
             wait = 0.0 if more else DELTA_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the workers
             self._due["delta"] = now + wait
         if now >= self._due["lease"]:
-            self._hold()
+            self._take_lease()
         if now >= self._due["look"]:
-            self._look()
+            self._check_alerts()
         if now >= self._due["minutes"]:
-            self._count_up()
+            self._roll_up_minutes()
 
     def _between_pages(self, checked: int = 0) -> bool:
         """Do the small chores; return False if this worker stops or loses the lease, or if a shard was flushed."""
         if self._stop.is_set() or self._rebuild.is_set():
             return False
         self._small_chores()
-        return self.holds and self._keep()
+        return self.holds and self._keep_lease()
 
     def _repair(self, error: DamagedKeys) -> None:
         logger.error("%s", error)

@@ -106,10 +106,10 @@ class Process:
         )
         self._selector = selectors.DefaultSelector()
         self.last: deque[str] = deque(maxlen=last_lines)
-        self.hear(self._guard.stdout, Lines(self._out))
-        self.hear(self._guard.stderr, Lines(self._error))
+        self.add_source(self._guard.stdout, Lines(self._out))
+        self.add_source(self._guard.stderr, Lines(self._error))
 
-    def hear(self, source: Any, take: Callable[[bytes], object]) -> None:
+    def add_source(self, source: Any, take: Callable[[bytes], object]) -> None:
         """Also read from this pipe or socket, and pass each piece to `take`; b"" is its end."""
         self._selector.register(source, selectors.EVENT_READ, take)
 
@@ -139,7 +139,7 @@ class Process:
             time.sleep(POLL_SECONDS)
         return bool(ready) or not ended
 
-    def order(self, order: bytes) -> None:
+    def send_order(self, order: bytes) -> None:
         """Send an order to the guard: see `guard.py`."""
         assert self._guard.stdin is not None  # noqa: S101 - for mypy
         with suppress(OSError):  # it has ended
@@ -149,7 +149,7 @@ class Process:
         """End it, if necessary, and pass on the rest of its output. See Note [The guard]."""
         try:
             if not self.ended:
-                self.order(b"x")  # closing it is not enough: a process forked by another task may have it too
+                self.send_order(b"x")  # closing it is not enough: a process forked by another task may have it too
             until = time.monotonic() + self.grace + 1
             while time.monotonic() < until and self.round():  # also after the end: its output may be unread
                 pass

@@ -65,10 +65,10 @@ class _Output(capture.Output):
                 os.write(self._pipe, data[start : start + ATOMIC_BYTES])
 
 
-def serve(channel: int, heard: int) -> None:
+def serve(channel: int, output: int) -> None:
     """Execute one call, on these two descriptors; the task's own children inherit neither."""
     os.set_inheritable(channel, False)
-    os.set_inheritable(heard, False)
+    os.set_inheritable(output, False)
     with socket.socket(fileno=channel) as ours:
         bulk.prepare(connections[ledger.database()])
         registry.get_tasks()
@@ -79,11 +79,11 @@ def serve(channel: int, heard: int) -> None:
         if line:
             faulthandler.enable()  # writes the stack if a signal ends the process
             faulthandler.register(signal.SIGTERM, chain=True)
-            outcome = _make(json.loads(line), ours, heard)
+            outcome = _make(json.loads(line), ours, output)
             ours.sendall(json.dumps(outcome).encode() + b"\n")
 
 
-def _make(call: dict[str, Any], channel: socket.socket, heard: int) -> dict[str, Any]:
+def _make(call: dict[str, Any], channel: socket.socket, output: int) -> dict[str, Any]:
     outcome, process = unpack_outcome(call["run"], call["schedule"]), os.getpid()
     task = registry.get_task(outcome.call.task)
     leased = ("shard", "member", "lease", "deadline", "entry", "fence", "worker", "claimed_at", "point")
@@ -105,7 +105,7 @@ def _make(call: dict[str, Any], channel: socket.socket, heard: int) -> dict[str,
 
     with LogQueue(direct=True), capture.capture_output(conf.get_config().max_output_bytes):
         EXECUTING.set(held)
-        capture.current.set(_Output(heard) if call["heard"] else None)
+        capture.current.set(_Output(output) if call["captures"] else None)
         if tracing.is_on():
             from opentelemetry import context as traces
 

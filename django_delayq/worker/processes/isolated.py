@@ -78,7 +78,7 @@ def call(held: Held, isolation: Isolation) -> Taken:
     message = {
         "run": pack_row(outcome.run),
         "schedule": None if outcome.schedule is None else pack_row(outcome.schedule),
-        "heard": held.output is not None,
+        "captures": held.output is not None,
         "trace": tracing.carrier(),
     }
     token = capture.current.set(None)  # standard output was captured already
@@ -95,23 +95,23 @@ def call(held: Held, isolation: Isolation) -> Taken:
 def _execute(held: Held, isolation: Isolation, call: bytes) -> dict[str, Any]:
     """Return the reply of a process to this call, once it has ended. Raises the same as `call`."""
     ours, theirs = socket.socketpair()
-    heard, hear = (os.fdopen(end, mode, buffering=0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
-    with ours, theirs, heard, hear:
-        ends = theirs.fileno(), hear.fileno()
+    output, output_end = (os.fdopen(end, mode, buffering=0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
+    with ours, theirs, output, output_end:
+        ends = theirs.fileno(), output_end.fileno()
         command, memory_mb = [*COMMAND, *map(str, ends)], isolation.memory_mb
         process = Process(command, memory_mb=memory_mb, pass_fds=ends, last_lines=LAST_LINES)
         theirs.close()
-        hear.close()
+        output_end.close()
         channel = _Channel(ours, call)
-        process.hear(ours, channel.take)
+        process.add_source(ours, channel.take)
         if held.output is not None:
             add, decoder = held.output.add, getincrementaldecoder("utf-8")(errors="replace")
-            process.hear(heard, lambda found: add(decoder.decode(found)))
+            process.add_source(output, lambda found: add(decoder.decode(found)))
         try:
             interrupted = _watch(held, process, channel)
         finally:
             if not process.ended:
-                process.order(guard.KILL)
+                process.send_order(guard.KILL)
             process.end()
     if channel.ended:
         reply: dict[str, Any] = json.loads(channel.reply)
@@ -143,7 +143,7 @@ def _watch(held: Held, process: Process, channel: "_Channel") -> bool:
         elif not interrupted and (held.stopped_by is not None or (began and now >= began + limit)):
             interrupted, kill_at = True, now + grace if began else now
             if began:
-                process.order(guard.TIMEOUT if held.stopped_by is None else guard.CANCEL)
+                process.send_order(guard.TIMEOUT if held.stopped_by is None else guard.CANCEL)
         if held.lost and began:
             with suppress(OSError):  # it has ended
                 channel.socket.shutdown(socket.SHUT_WR)
