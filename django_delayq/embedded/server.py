@@ -180,7 +180,7 @@ class EmbeddedServer:
             cwd="/",
             start_new_session=True,
         )
-        _watchdogs.append(self._watchdog)
+        _watchdogs[:] = [*(each for each in _watchdogs if each.poll() is None), self._watchdog]
 
     def _wait(self, users: IO[bytes], log: IO[bytes], deadline: float) -> bool:
         """Return True once the server answers, False if it has ended instead."""
