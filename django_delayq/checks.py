@@ -15,9 +15,8 @@ from django.core.management import get_commands
 from django.db import connections, router
 
 from . import conf, index, ledger
-from .calls import isolation, registry
+from .calls import registry
 from .calls.call import alias_for
-from .calls.isolation import isolation_of
 from .exceptions import BrokerError
 from .index import connection as redis_connection
 from .index import probe
@@ -140,15 +139,6 @@ def check_commands() -> Found:
         message = f"DELAYQ['COMMANDS'] names what is a management command of no installed app: {' '.join(unknown)}"
         hint = "Correct or take out the names, or add their apps to INSTALLED_APPS."
         yield checks.Warning(message, hint=hint, id="delayq.W004")
-
-
-@_check
-def check_isolation() -> Found:
-    asking = [path for path, task in registry.get_tasks().items() if isolation_of(task) is not None]
-    if asking and not isolation.is_possible():
-        message = f"{len(asking)} tasks have isolation='process', such as {asking[0]}, which this system has not."
-        hint = "Run workers on Linux, macOS or another POSIX system, or take it out of these tasks."
-        yield checks.Error(message, hint=hint, id="delayq.E008")
 
 
 @_check

@@ -15,7 +15,6 @@ from django.core import checks
 from .. import conf
 from ..calls import history, registry, tracing
 from ..calls.compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist
-from ..calls.isolation import validate_isolation
 from ..calls.options import NAMES as CALLBACKS
 from ..calls.options import Retries, parse, path_of
 from ..calls.results import as_called, new_result
@@ -62,7 +61,6 @@ class DelayQBackend(BaseTaskBackend):
             )
         retries_of(task)
         unique_key_of(task)
-        validate_isolation(task)
         for name in CALLBACKS:
             path_of(name, getattr(task, name, None))
 

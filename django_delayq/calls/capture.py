@@ -1,31 +1,23 @@
 """The last output of each execution (logs, stdout, stderr), kept in memory until its outcome is recorded. Pure.
 
-Note [Heard beside the way]
-In a worker, a handler of the root logger and replacements of `sys.stdout` and `sys.stderr` copy a task's output by the
-context of its execution, and pass it on. Loggers that do not propagate are not captured, and `logging.basicConfig()`
-in a task does nothing, because it finds a handler. If the project has no handler, `logging.lastResort` is called, as
-it would be without ours.
-
-Output is captured from code in the execution's context: the task's thread, its coroutines, `asyncio.to_thread`,
-`sync_to_async`, and threads that run in a copy of the context. Output to the file descriptor itself (child processes,
-C code), or to a stream saved earlier, is not captured. A task without output costs a context variable.
+Note [Output is captured by context]
+In a worker, a handler of the root logger and replacements of `sys.stdout` and `sys.stderr` copy what code in the
+context of an execution writes (its thread, coroutines, `asyncio.to_thread`, threads in a copy of the context), and
+pass it on. Not captured: loggers that do not propagate, and output to the file descriptor itself (child processes, C
+code) or to a stream saved earlier.
 
 Note [Output that cannot be written is dropped]
-A worker's standard output may be closed, full, or a pipe without a reader. Then each `print` of a task, and each line
-passed on from a command, would raise. So the streams are replaced even if nothing is captured. Captured output is kept
-in any case.
+A worker's standard output may be closed, full, or a pipe without a reader. Then each `print` of a task would raise. So
+the streams are replaced even if nothing is captured. Captured output is kept in any case.
 """
 
 import logging
-import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from contextvars import ContextVar
-from datetime import UTC, datetime
-from functools import cache
-from pathlib import Path
 from threading import RLock
 from typing import Any, TextIO
 
@@ -35,7 +27,8 @@ from .side_channels import Guard
 MARGIN = 4096
 #: Calls a writing function with a text, now or later.
 Put = Callable[[Callable[[str], object], str], object]
-_formatter = logging.Formatter()
+_formatter = logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+_formatter.converter = time.gmtime
 #: Characters kept per execution; 0 if capturing is off.
 _most = 0
 
@@ -86,35 +79,24 @@ def new_output() -> Output | None:
     return Output(_most) if _most else None
 
 
-def _at_once(write: Callable[[str], object], text: str) -> None:
-    write(text)
-
-
 @contextmanager
-def listening(most_bytes: int, put: Put = _at_once) -> Iterator[None]:
+def capture_output(most_bytes: int, put: Put = lambda write, text: write(text)) -> Iterator[None]:
     """Capture the output of this process' tasks, the last `most_bytes` of each; 0 captures nothing.
 
-    See Note [Heard beside the way] and Note [Output that cannot be written is dropped].
+    See Notes [Output is captured by context] and [Output that cannot be written is dropped].
     """
     global _most
-    before, ear = _most, _Ear()
+    before, handler = _most, _CaptureHandler()
     _most = most_bytes and most_bytes + MARGIN
     if most_bytes:
-        logging.root.addHandler(ear)
-    out = _Stream(sys.stdout or nowhere(), "stdout", put)
-    error = _Stream(sys.stderr or nowhere(), "stderr", put)
+        logging.root.addHandler(handler)
+    stdout, stderr = _Stream(sys.stdout, "stdout", put), _Stream(sys.stderr, "stderr", put)
     try:
-        with redirect_stdout(out), redirect_stderr(error):
+        with redirect_stdout(stdout), redirect_stderr(stderr):
             yield
     finally:
-        logging.root.removeHandler(ear)
+        logging.root.removeHandler(handler)
         _most = before
-
-
-@cache
-def nowhere() -> TextIO:
-    """Return a replacement of a standard stream, for a process started without it."""
-    return Path(os.devnull).open("w")
 
 
 class _Stream:
@@ -151,14 +133,14 @@ class _Stream:
                 self.stream.flush()
 
 
-class _Ear(logging.Handler):
+class _CaptureHandler(logging.Handler):
     """Captures records for the execution that logs them. Has no lock, which a `TaskTimeout` could leave locked."""
 
     def handle(self, record: logging.LogRecord) -> bool:
         output = current.get()
         if output is not None:
             with suppress(Exception):  # the project's handlers report it
-                output.add(_line(record))
+                output.add(f"{_formatter.format(record)}\n")
         logger, last = logging.getLogger(record.name), logging.lastResort
         while not logger.handlers and logger.parent:
             logger = logger.parent
@@ -169,11 +151,3 @@ class _Ear(logging.Handler):
             finally:
                 current.reset(token)
         return True
-
-
-def _line(record: logging.LogRecord) -> str:
-    moment = datetime.fromtimestamp(record.created, UTC)
-    text = f"{moment:%H:%M:%S}.{int(record.msecs):03} {record.levelname:<7} {record.name}: {record.getMessage()}\n"
-    if record.exc_info:
-        text += f"{_formatter.formatException(record.exc_info)}\n"
-    return text

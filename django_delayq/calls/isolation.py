@@ -3,7 +3,6 @@
 Can be used while apps are being loaded: needs neither models nor settings.
 """
 
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -11,7 +10,6 @@ from ..conf.rules import MEMORY
 from .compat import AnyTask, InvalidTask, is_task
 
 T = TypeVar("T", bound=Callable[..., Any] | AnyTask)
-PROCESS = "process"
 _MARK = "delayq_isolation"
 
 
@@ -26,47 +24,24 @@ def isolated(task: T) -> T: ...
 @overload
 def isolated(*, memory_mb: int | None = None) -> Callable[[T], T]: ...
 def isolated(task: Any = None, *, memory_mb: int | None = None) -> Any:
-    """Execute a task in a process of its own, as `@task(isolation="process")` does, whichever backend the task has.
+    """Execute a task in a process of its own, with at most `memory_mb` MiB of address space.
 
-    Works above or below `@task`. Applies if `delayq_worker` executes the task, for schedules and for jobs.
+    Works above or below `@task`, with any backend; applies where `delayq_worker` executes the task.
 
     Raises:
         InvalidTask: `memory_mb` is not an integer of at least 64.
     """
-    mark = _checked(PROCESS, memory_mb)
+    if not MEMORY.holds(memory_mb):
+        raise InvalidTask(f"memory_mb must be {MEMORY.wanted} (MiB), not {memory_mb!r}.")
 
-    def note(it: T) -> T:
-        setattr(it.func if is_task(it) else it, _MARK, mark)
+    def mark(it: T) -> T:
+        setattr(it.func if is_task(it) else it, _MARK, Isolation(memory_mb))
         return it
 
-    return note if task is None else note(task)
+    return mark if task is None else mark(task)
 
 
 def isolation_of(task: AnyTask) -> Isolation | None:
     """Return the isolation of a task; None if it is executed in the worker's own process."""
-    if getattr(task, "isolation", None) == PROCESS:
-        return Isolation(getattr(task, "memory_mb", None))
     found: Isolation | None = getattr(task.func, _MARK, None)
     return found
-
-
-def validate_isolation(task: AnyTask) -> None:
-    """Check the isolation options of a task; raise InvalidTask if one is not valid."""
-    isolation, memory_mb = getattr(task, "isolation", None), getattr(task, "memory_mb", None)
-    if not isolation is memory_mb is None:
-        _checked(isolation, memory_mb)
-
-
-def _checked(isolation: Any, memory_mb: Any) -> Isolation:
-    if isolation is None:
-        raise InvalidTask("memory_mb limits a process of the task's own: it needs isolation='process' beside it.")
-    if isolation != PROCESS:
-        raise InvalidTask(f"isolation must be {PROCESS!r}, or left out, not {isolation!r}.")
-    if not MEMORY.holds(memory_mb):
-        raise InvalidTask(f"memory_mb must be {MEMORY.wanted} (MiB), not {memory_mb!r}.")
-    return Isolation(memory_mb)
-
-
-def is_possible() -> bool:
-    """Return whether this system has POSIX process groups and signals."""
-    return os.name == "posix"

@@ -20,9 +20,6 @@ class DelayQTask(Task):  # type: ignore[type-arg]
     an attempt (seconds or timedelta); None: the backend's options apply. `unique_key`: while a job of this task with
     the same key waits, enqueueing another one returns the result of the first. `on_success`, `on_failure`: a task, or
     its path, that is enqueued after this outcome, with the result id as its only argument.
-
-    `isolation="process"`: executed in a process of its own, with at most `memory_mb` MiB of address space (None: no
-    limit). These two cannot be changed by `using()`.
     """
 
     max_attempts: int | None = None
@@ -30,8 +27,6 @@ class DelayQTask(Task):  # type: ignore[type-arg]
     timeout: float | timedelta | None = None
     unique_key: str | None = None
     unique_until: Literal["start", "end"] | None = None
-    isolation: Literal["process"] | None = None
-    memory_mb: int | None = None
     on_success: AnyTask | str | None = None
     on_failure: AnyTask | str | None = None
 

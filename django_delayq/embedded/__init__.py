@@ -8,9 +8,7 @@ import atexit
 import contextlib
 import os
 
-from .binary import URL_VARIABLE, EmbeddedServerUnavailable, find_server
-from .home import shared_home
-from .server import EmbeddedServer, url_of
+from .server import URL_VARIABLE, EmbeddedServer, EmbeddedServerUnavailable, find_server, format_url, shared_home
 
 __all__ = [
     "URL_VARIABLE", "EmbeddedServer", "EmbeddedServerUnavailable", "find_server", "redis_url", "shared_server",
@@ -49,4 +47,4 @@ def shared_server(name: str) -> "EmbeddedServer":
 
 def shared_url(name: str) -> str:
     """Return the URL of a shared server, whether or not it runs. Touches nothing."""
-    return url_of(shared_home(name))
+    return format_url(shared_home(name))

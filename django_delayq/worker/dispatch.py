@@ -27,7 +27,7 @@ from ..ledger import HeldBack
 from ..recurrence.point import utcnow
 from ..sync.layout import ForeignLayout
 from .held import AGAIN_MS, Held, Verdicts
-from .isolation import Isolation
+from .isolation import REFUSED_MS, Isolation
 from .recorder import Recorder
 from .slots import Slots
 from .trouble import Backoff, Delays
@@ -218,9 +218,7 @@ class Dispatcher:
             self._begin(verdicts.suspects)
             self.slots.submit(verdicts.start)
         elif self.isolation.seconds_left() == 0:
-            self._release_each(
-                [(refused, self.isolation.delay_ms(refused)) for refused in self.isolation.take_waiting()]
-            )
+            self.release(self.isolation.take_waiting(), REFUSED_MS)
 
     def _begin(self, suspects: Sequence[Held]) -> None:
         if not suspects:

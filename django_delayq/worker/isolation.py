@@ -1,29 +1,27 @@
 """Which suspects run alone in this process, and when (rule R6). Starts nothing and hands nothing back itself.
 
 Note [Alone]
-A task that kills its process also kills the tasks beside it, and afterwards all of them look alike: leased, lapsed,
-perhaps with a `running` row. So take-overs are counted, in that row, and only when an execution really begins: an
-entry that merely waited did not kill the process. The first take-over runs normally, because most processes die of a
-deploy or with their machine. From the second one on an entry runs alone: the process stops claiming, hands back
-unstarted entries, waits for the running ones and their records, and executes nothing else until this entry is
-recorded. So other entries die with a killer at most twice, and never reach `max_reclaims` because of it. The killer
+A task that kills its process also kills the tasks beside it, and afterwards all of them look alike. So take-overs are
+counted, in the `running` row, and only when an execution really begins. The first take-over runs normally, because most
+processes die of a deploy or with their machine. From the second one on an entry runs alone: the process stops claiming,
+hands back unstarted entries, waits for the running ones and their records, and executes nothing else until this entry
+is recorded. So other entries die with a killer at most twice, and never reach `max_reclaims` because of it. The killer
 is lost(poison) after `max_reclaims` take-overs, and its schedule continues.
 
-The wait is limited: after ALONE_WITHIN_SECONDS behind a long task the suspect is handed back, for another worker or a
-later try, with a growing delay, because this process claims nothing during the wait.
+The wait is limited, because this process claims nothing during it: after ALONE_WITHIN_SECONDS behind a long task the
+suspect is handed back for REFUSED_MS, for another worker or a later try.
 """
 
 import time
 
 from .held import Held
 from .recorder import Recorder
-from .trouble import Delays
 
 #: The number of take-overs from which on an entry runs alone.
 ALONE_FROM = 2
 #: Seconds that a suspect waits for other tasks of this process before it is handed back.
 ALONE_WITHIN_SECONDS = 10.0
-REFUSED_FIRST_MS, REFUSED_MOST_MS = 2_000, 300_000
+REFUSED_MS = 60_000
 
 
 class Isolation:
@@ -36,7 +34,6 @@ class Isolation:
         self.waiting: list[Held] = []
         self.alone: Held | None = None
         self._since = 0.0
-        self._delays = Delays(REFUSED_FIRST_MS, REFUSED_MOST_MS)
 
     def active(self) -> bool:
         """Return True if nothing else may be claimed or started now; never if `waiting` and `alone` are empty."""
@@ -65,7 +62,6 @@ class Isolation:
         if len(self._keeper) > len(self.waiting) + len(self._recorder.locked):
             return None
         self.alone = self.waiting.pop(0)
-        self._delays.forget(self.alone.member)
         return self.alone
 
     def seconds_left(self) -> float:
@@ -76,7 +72,3 @@ class Isolation:
         """Remove and return all waiting suspects, to be handed back; no take-over of theirs was counted."""
         waiting, self.waiting = self.waiting, []
         return waiting
-
-    def delay_ms(self, held: Held) -> int:
-        """Return the delay in ms for a suspect that waited in vain."""
-        return self._delays.next(held.member, time.monotonic())

@@ -4,12 +4,10 @@ Note [Nobody waits for the log]
 A pipe that is not read, or a handler that waits for a server, blocks the code that logs; claims, renewals and records
 must not depend on that. So while a worker runs, a `QueueHandler` replaces the handlers that each logger had at the
 start, and one thread, a `QueueListener`, calls them in sequence, each in the context in which its record was logged.
-The thread handles all records of this package, including those for handlers that a task or Sentry adds, and writes the
-output of tasks and commands, so that a full standard output pipe cannot make a task time out.
+The thread also writes what tasks print, so that a full standard output pipe cannot make a task time out.
 
-At most MOST_WAITING records and printed texts wait. At that limit, this package's own records are dropped at once.
-Other loggers wait, as they would without a queue, until nothing was written for PATIENCE_SECONDS; then their records
-are dropped too. When the log has caught up, the number of dropped records is logged.
+At most MOST_WAITING records and printed texts wait. At that limit, this package's own records are dropped at once;
+other loggers wait until nothing was written for PATIENCE_SECONDS. The number of dropped records is logged later.
 """
 
 import json
@@ -29,7 +27,6 @@ from typing import Any, Final, Self
 
 from ..calls import side_channels, tracing
 from ..calls.capture import current
-from ..calls.commands.process import LONGEST_LINE
 from ..calls.context import EXECUTING
 from ..calls.side_channels import note_handler_failure
 from ..text import iso, plain, redact_text
@@ -38,8 +35,6 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: Maximum number of waiting records and texts, about 1 KiB each.
 MOST_WAITING: Final = 10_000
-#: Maximum length of a printed text in the queue; longer texts are split, but the line of a command is not.
-PIECE_CHARS: Final = LONGEST_LINE + 1
 #: Seconds without a write after which the log counts as blocked.
 PATIENCE_SECONDS: Final = 1.0
 #: Maximum seconds that the process waits for its log at the end.
@@ -59,13 +54,13 @@ class LogQueue(QueueListener):
         self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
         super().__init__(self._waiting)
         self._direct, self._moved_at = direct, time.monotonic()
-        self._counting, self._dropped = threading.RLock(), 0
-        self._ours: list[tuple[logging.Logger, _Queued]] = []
+        self._dropped = 0
+        self._ours: list[tuple[logging.Logger, _ForwardingHandler]] = []
 
     def __enter__(self) -> Self:
         for logger in (logging.root, *logging.root.manager.loggerDict.values()):
             if isinstance(logger, logging.Logger) and logger.handlers:
-                self._ours.append((logger, _Queued(self, logger.handlers)))
+                self._ours.append((logger, _ForwardingHandler(self, logger.handlers)))
                 logger.handlers = [self._ours[-1][1]]
         if not self._direct:
             self.start()
@@ -103,20 +98,14 @@ class LogQueue(QueueListener):
         context.run(current.set, None)  # the output of a handler is not the task's output
         self.put(lambda each: context.run(call, each), record, waits=waits)
 
-    def print(self, write: Callable[[str], object], text: str) -> None:
-        """Write a text, which may be empty, in the thread of the log."""
-        for start in range(0, len(text) or 1, PIECE_CHARS):
-            self.put(write, text[start : start + PIECE_CHARS])
-
     def put(self, call: Callable[[Any], object], arg: object, *, waits: bool = True) -> None:
-        """Make a call in the thread of the log. If the queue is full, drop it, with `waits` only after waiting."""
+        """Make a call, such as to write a text, in the thread of the log. See the note for a full queue."""
         if self._direct or threading.current_thread() is self._thread:  # the latter: a handler that logs
             self.handle((call, arg))
             return
         while self._waiting.qsize() >= MOST_WAITING:
             if not waits or time.monotonic() - self._moved_at > PATIENCE_SECONDS:
-                with self._counting:
-                    self._dropped += 1
+                self._dropped += 1
                 return
             time.sleep(0.001)  # for a batch of records
         self._waiting.put((call, arg))
@@ -128,8 +117,7 @@ class LogQueue(QueueListener):
         try:
             call(arg)
             if self._dropped and self._waiting.empty():
-                with self._counting:
-                    dropped, self._dropped = self._dropped, 0
+                dropped, self._dropped = self._dropped, 0
                 text = "%d log records and printed texts were dropped: the log could not be written for a while."
                 logger.warning(text, dropped)
         except BaseException as error:
@@ -139,7 +127,7 @@ class LogQueue(QueueListener):
         self._moved_at = time.monotonic()
 
 
-class _Queued(QueueHandler):
+class _ForwardingHandler(QueueHandler):
     """Replaces the handlers of a logger. Has no lock, which a `TaskTimeout` could leave locked."""
 
     def __init__(self, log: LogQueue, handlers: list[logging.Handler]) -> None:

@@ -28,7 +28,7 @@ from .held import Held, LeaseKeeper
 from .options import OK, RECYCLE, UNFINISHED, WorkerOptions
 from .processes.process import resident_mb
 from .recorder import Counting, Recorder
-from .showing import Showing, Stops
+from .showing import Showing
 from .slots import Contexts, Slots, forget_connections
 from .timeouts import Timeouts
 from .timers import Timers
@@ -90,8 +90,7 @@ class Worker:
         max_reclaims = self.config.max_reclaims
         self.dispatcher = Dispatcher(self.recorder, self.slots, self.controls, max_reclaims=max_reclaims)
         after_seconds = self.config.running_after_seconds
-        stops = Stops(self.timeouts)
-        self.showing = Showing(self.trip, self.slots, self.keeper, self.trouble, stops, after_seconds=after_seconds)
+        self.showing = Showing(self.recorder, self.slots, self.timeouts, after_seconds=after_seconds)
         self.upkeep = Upkeep(
             self.broker,
             self.shards,

@@ -2,46 +2,18 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 
 from django.db import DataError, Error, IntegrityError, connections
 
 from .. import ledger
-from .held import Held, LeaseKeeper
+from .held import Held
+from .recorder import Recorder
 from .slots import Slots
 from .timeouts import Timeouts
-from .trip import Trip
-from .trouble import Backoff, Trouble
+from .trouble import Backoff
 
 logger = logging.getLogger("django_delayq.worker")
-
-
-class Stops:
-    """Reads requests to stop tasks and carries them out. See `timeouts.py`, Note [Soft and hard timeouts]."""
-
-    def __init__(
-        self, timeouts: Timeouts, *, read: Callable[[Collection[int]], Mapping[int, str]] = ledger.read_stop_requests
-    ) -> None:
-        self._timeouts, self._read = timeouts, read
-        self._backoff = Backoff()
-
-    def round(self, running: Collection[Held]) -> None:
-        """Stop the tasks that users want stopped. Does nothing while the database does not answer."""
-        named = {key: held for held in running if held.stopped_by is None and (key := held.stop_key)}
-        if not named or time.monotonic() < self._backoff.until:
-            return
-        try:
-            asked = self._read(named)
-        except Error as error:
-            if self._backoff.failed(time.monotonic()):
-                logger.warning("It cannot be read what is to be stopped: %s", str(error).strip())
-            connections.close_all()
-            return
-        self._backoff.worked()
-        for key, by in asked.items():
-            if self._timeouts.cancel(named[key], by):
-                logger.warning("%s is stopped by %s.", named[key].title, by or "somebody")
-
 
 #: Seconds between two looks: the maximum delay of a row, and the interval of retries.
 LOOK_SECONDS = 0.5
@@ -50,29 +22,20 @@ LOOK_SECONDS = 0.5
 class Showing:
     """Used by the loop's thread only."""
 
-    def __init__(
-        self,
-        trip: Trip,
-        slots: Slots,
-        keeper: LeaseKeeper,
-        trouble: Trouble,
-        stops: Stops,
-        *,
-        after_seconds: float,
-    ) -> None:
-        self._trip = trip
-        self._slots, self._keeper, self._trouble, self._stops = slots, keeper, trouble, stops
-        self._after = after_seconds
+    def __init__(self, recorder: Recorder, slots: Slots, timeouts: Timeouts, *, after_seconds: float) -> None:
+        self._trip, self._keeper, self._trouble = recorder.trip, recorder.keeper, recorder.trouble
+        self._slots, self._timeouts, self._after = slots, timeouts, after_seconds
         #: The monotonic second of the next `round`, if anything runs.
         self.look_at = 0.0
         self._refused: set[Held] = set()  # running entries that must get no row
+        self._backoff = Backoff()  # of the reads of requests to stop
 
     def round(self) -> None:
         """Write the rows of executions that have run long enough. A database failure is noted and not raised."""
         now = time.monotonic()
         self.look_at = now + LOOK_SECONDS
         running = {held: now - began for held, began in self._slots.executing() if held in self._keeper}
-        self._stops.round(running)
+        self._stop_requested(running)
         self._refused &= running.keys()
         late = [held for held, seconds in running.items() if seconds >= self._after and held not in self._refused]
         if not late:
@@ -86,3 +49,20 @@ class Showing:
             self._refused.update(late)
         except Error as error:
             self._trouble.database_failed(error, writing=True)
+
+    def _stop_requested(self, running: Collection[Held]) -> None:
+        """Stop the tasks that users want stopped; see `timeouts.py`, Note [Soft and hard timeouts]."""
+        named = {key: held for held in running if held.stopped_by is None and (key := held.stop_key)}
+        if not named or time.monotonic() < self._backoff.until:
+            return
+        try:
+            requests = ledger.read_stop_requests(named)
+        except Error as error:
+            if self._backoff.failed(time.monotonic()):
+                logger.warning("It cannot be read what is to be stopped: %s", str(error).strip())
+            connections.close_all()
+            return
+        self._backoff.worked()
+        for key, by in requests.items():
+            if self._timeouts.cancel(named[key], by):
+                logger.warning("%s is stopped by %s.", named[key].title, by or "a user")

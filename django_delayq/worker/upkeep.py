@@ -2,11 +2,10 @@
 
 Note [One lease]
 One worker at a time does the work that several would only repeat: full sweeps, rebuilds, pruning, sums of minutes,
-alert checks. It holds the key `<prefix>:upkeep` for `broker.UPKEEP_MS`, and renews it every RENEW_SECONDS and after
-each page of a long chore; without the lease it stops after the current page. Other workers check again when the lease
-would end, and the new holder first finishes a dead holder's rebuild. A worker that finds a shard flushed seizes the
-lease and rebuilds (`sync/rebuild.py`, Note [One worker rebuilds]). The lease only saves work; doing a chore twice is
-harmless. Delta sweeps cannot wait for the end of a dead holder's lease, so each worker does its own.
+alert checks. It renews its lease every RENEW_SECONDS and after each page of a long chore; without the lease it stops
+after the current page. A worker that finds a shard flushed seizes the lease and rebuilds (`sync/rebuild.py`, Note [One
+worker rebuilds]). The lease only saves work; doing a chore twice is harmless. Delta sweeps cannot wait for the end of a
+dead holder's lease, so each worker does its own.
 """
 
 import json
@@ -16,6 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -44,7 +44,7 @@ RENEW_SECONDS, MINUTE_SECONDS = 7.0, 60.0
 HINT_TIMEOUT_SECONDS = 1.0
 #: Seconds between two checks of the conditions that a worker waits for at its start.
 WAIT_SECONDS = 1.0
-#: Maximum seconds of pruning before a worker in burst mode begins; other workers prune beside their work.
+#: Maximum seconds of pruning before a worker in burst mode begins.
 BURST_PRUNE_SECONDS = 2.0
 
 
@@ -71,7 +71,7 @@ class Upkeep:
         #: Whether this worker holds the upkeep lease, as far as it knows. See Note [One lease].
         self.holds = False
         self._started = round(time.time())
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         #: Number of rebuilds of a flushed index that this worker has finished.
         self.rebuilds = 0
         self._examined: str | None = None  # run ids of the servers that passed the checks
@@ -80,71 +80,61 @@ class Upkeep:
     def begin(self, *, burst: bool, stopping: Callable[[], bool]) -> None:
         """Check the prefix and the server, rebuild if needed, and start the threads.
 
-        Waits, with log messages, for Redis, for `migrate`, and for workers of another layout to end. In burst mode each
-        of these is an error.
-
-        Raises:
-            ForeignLayout: The prefix belongs to another database.
-            OutdatedRelease: See `sync.check_release`.
-            UnfitServer: See `probe.py`.
-            BrokerError: The login is refused; in burst mode also if Redis does not answer.
+        Waits, with log messages, for Redis, the database, `migrate`, and workers of another layout to end. In burst
+        mode each of these is an error. Raises also ForeignLayout, OutdatedRelease, UnfitServer and BrokerError.
         """
-        backoff = Backoff()
         while not stopping():
             try:
                 self._prepare(burst)
                 break
-            except DamagedKeys as error:
-                self._repair(error)
-                if not backoff.failed(time.monotonic()):
-                    time.sleep(1)
-            except (OtherLayout, PendingMigrations) as error:
+            except (DamagedKeys, OtherLayout, PendingMigrations, BrokerUnavailable, DatabaseError) as error:
                 self._leave()
-                if burst:
+                if isinstance(error, DamagedKeys):
+                    self._repair(error)
+                elif burst:
                     raise
-                if str(error) not in self._said:
-                    self._said.add(str(error))
-                    logger.warning("%s", error)
+                self._log_wait(error)
                 connections.close_all()
                 time.sleep(WAIT_SECONDS)
-            except (BrokerUnavailable, DatabaseError) as error:
-                if burst:
-                    raise
-                if backoff.failed(time.monotonic()):
-                    where = "CACHES" if isinstance(error, BrokerUnavailable) else "DATABASES"
-                    logger.error("%s. Waiting for it. Is the address in %s right?", str(error).strip(" .\n"), where)
-                connections.close_all()
-                time.sleep(min(1.0, max(0.0, backoff.until - time.monotonic())))
         if not burst and not stopping():
             for target in (self._run, self._listen):
                 thread = threading.Thread(target=target, name=f"delayq-{target.__name__}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
+    def _log_wait(self, error: Exception) -> None:
+        text = str(error)
+        if isinstance(error, BrokerUnavailable | DatabaseError):
+            where = "CACHES" if isinstance(error, BrokerUnavailable) else "DATABASES"
+            text = f"{text.strip(' .')}. Waiting for it. Is the address in {where} right?"
+        if text not in self._logged:
+            self._logged.add(text)
+            logger.error("%s", text)
+
     def _prepare(self, burst: bool) -> None:
         run_ids = self.broker.run_ids()
-        probe.examine(self.broker, self._said)
+        probe.examine(self.broker, self._logged)
         self._examined = run_ids
         ledger.check_tables()
         sync.take_layout(self.broker)
         self._build()
         sync.delta_sweep(self.broker)
         if burst:
-            self._hold()
+            self._take_lease()
             if self.holds:
-                self._count_up()
-                sync.sweep_if_due(self.broker, go_on=lambda checked: self._keep())
+                self._roll_up_minutes()
+                sync.sweep_if_due(self.broker, go_on=lambda checked: self._keep_lease())
                 self._prune(seconds=BURST_PRUNE_SECONDS)
-                self._look()
-                self._let_go()
+                self._check_alerts()
+                self._release_lease()
         self.broker.heartbeat(self.broker.now_ms(), self._details())
         sync.check_layout(self.broker)  # again: see `sync/switch.py`, Note [Report, then check]
 
     def _details(self) -> str:
         queues = sorted({shard.queue for shard in self.shards})
         own = sync.own_layout(self.broker)
-        told = {"queues": queues, "started": self._started, "layout": own.version, "shards": own.shards}
-        return json.dumps({**told, **self._describe()})
+        details = {"queues": queues, "started": self._started, "layout": own.version, "shards": own.shards}
+        return json.dumps({**details, **self._describe()})
 
     def end(self) -> None:
         """Stop the threads."""
@@ -161,7 +151,7 @@ class Upkeep:
     def _leave(self) -> None:
         try:
             self.broker.farewell()
-            self._let_go()
+            self._release_lease()
         except BrokerError as error:
             logger.debug("No farewell: %s", error)
 
@@ -226,7 +216,7 @@ class Upkeep:
         if look:
             run_ids = self.broker.run_ids()
             if run_ids != self._examined:
-                probe.examine(self.broker, self._said)
+                probe.examine(self.broker, self._logged)
                 self._examined = run_ids
             if self.holds:
                 self._long_chores()
@@ -254,9 +244,9 @@ class Upkeep:
             self._small_chores()
         return not self._stop.is_set()
 
-    def _hold(self) -> None:
+    def _take_lease(self) -> None:
         if self.holds:
-            self._keep()
+            self._keep_lease()
             return
         seconds = self.broker.take_upkeep()
         self._note_lease(not seconds, seconds or RENEW_SECONDS)
@@ -264,12 +254,12 @@ class Upkeep:
             self._build()
             self._due["beat"] = 0.0
 
-    def _keep(self) -> bool:
+    def _keep_lease(self) -> bool:
         holds = self.broker.keep_upkeep()
         self._note_lease(holds, RENEW_SECONDS if holds else 0.0)
         return holds
 
-    def _let_go(self) -> None:
+    def _release_lease(self) -> None:
         if self.holds:
             self._note_lease(False, RENEW_SECONDS)
             self.broker.end_upkeep()
@@ -280,7 +270,7 @@ class Upkeep:
             self._due |= dict.fromkeys(("look", "minutes"), 0.0 if holds else math.inf)
         self._due["lease"] = time.monotonic() + seconds
 
-    def _beside(self, told: str, chore: Callable[[], Any]) -> Any:
+    def _do_safely(self, failure: str, chore: Callable[[], Any]) -> Any:
         """Do a chore whose failure must not stop the others; it is retried later."""
         try:
             return chore()
@@ -288,34 +278,32 @@ class Upkeep:
             raise
         except Exception as error:
             foreseen = isinstance(error, BrokerError | Error | ImproperlyConfigured)
-            logger.warning("%s: %s", told, redact_text(str(error).strip()), exc_info=not foreseen)
+            logger.warning("%s: %s", failure, redact_text(str(error).strip()), exc_info=not foreseen)
             forget_frames(error)
             connections.close_all()
             return None
 
-    def _count_up(self) -> None:
+    def _roll_up_minutes(self) -> None:
         self._due["minutes"] = time.monotonic() + MINUTE_SECONDS
         now_ms = self.broker.now_ms()
-        self._beside("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
+        self._do_safely("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
         load = minutes.read_load(self.broker)
         if load.overloaded:
             logger.warning(minutes.OVERLOAD, load.values)
 
     def _prune(self, seconds: float = pruning.AT_ONCE_SECONDS) -> None:
-        def prune() -> pruning.LastPass | None:
-            return pruning.prune_if_due(self.broker, go_on=self._between_pages, seconds=seconds)
-
-        done = self._beside("The history could not be pruned", prune)
+        prune = partial(pruning.prune_if_due, self.broker, go_on=self._between_pages, seconds=seconds)
+        done = self._do_safely("The history could not be pruned", prune)
         if done is not None and not done.finished:
             self._due["beat"] = 0.0
 
-    def _look(self) -> None:
+    def _check_alerts(self) -> None:
         wanted = conf.get_config().alerts
         if wanted is None:
             self._due["look"] = math.inf
             return
-        seen = self._beside("What is wrong could not be looked for", alerts.look_now)
-        self._due["look"] = time.monotonic() + (DELTA_SECONDS if seen is None else wanted.every)
+        report = self._do_safely("What is wrong could not be looked for", alerts.look_now)
+        self._due["look"] = time.monotonic() + (DELTA_SECONDS if report is None else wanted.every)
 
     def _small_chores(self) -> None:
         now = time.monotonic()
@@ -329,18 +317,18 @@ class Upkeep:
             wait = 0.0 if more else DELTA_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the workers
             self._due["delta"] = now + wait
         if now >= self._due["lease"]:
-            self._hold()
+            self._take_lease()
         if now >= self._due["look"]:
-            self._look()
+            self._check_alerts()
         if now >= self._due["minutes"]:
-            self._count_up()
+            self._roll_up_minutes()
 
     def _between_pages(self, checked: int = 0) -> bool:
         """Do the small chores; return False if this worker stops or loses the lease, or if a shard was flushed."""
         if self._stop.is_set() or self._rebuild.is_set():
             return False
         self._small_chores()
-        return self.holds and self._keep()
+        return self.holds and self._keep_lease()
 
     def _repair(self, error: DamagedKeys) -> None:
         logger.error("%s", error)

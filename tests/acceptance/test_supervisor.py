@@ -12,7 +12,7 @@ import pytest
 
 from django_delayq.models import Run, Schedule
 from django_delayq.worker.options import RECYCLE
-from django_delayq.worker.processes.parent import VARIABLE, Parent
+from django_delayq.worker.processes.signals import VARIABLE, Parent
 from tests.acceptance.processes import (
     alive,
     due_now,
@@ -94,16 +94,6 @@ def test_who_dies_young_again_and_again_is_restarted_less_and_less_often(fault):
         fault.unlink()
         wait_until(lambda: "] Worker " in output_of(parent))
         assert stop(parent) == 0
-
-
-def test_where_no_process_can_work_the_supervisor_says_so_and_ends_with_an_error(fault):
-    fault.write_text("import sys\nif 'DELAYQ_SUPERVISOR' in os.environ: sys.exit(1)")
-    with worker("--processes", "2", environment=environment(fault)) as parent:
-        assert parent.wait(60) == 1
-        assert "No process has worked so far" in output_of(parent)
-        waits = re.findall(r"Process 1,.* another one starts in ([\d.]+) s", output_of(parent))
-        assert waits[:6] == ["0.1", "0.2", "0.4", "0.8", "1.6", "3.2"]
-        assert len(waits) <= 7
 
 
 def hanging(broker, tmp_path):

@@ -58,7 +58,7 @@ def main() -> None:
 
     set_up()
     from django_delayq import conf, ledger, sync
-    from django_delayq.calls.capture import listening
+    from django_delayq.calls.capture import capture_output
     from django_delayq.index import Broker
     from django_delayq.models import Run
     from django_delayq.worker import trip, upkeep
@@ -79,7 +79,7 @@ def main() -> None:
     sync.rebuild(worker.broker, worker.shards)
     print(f"rebuild of {options.points} schedules: {time.perf_counter() - began:.2f} s")
     began = time.perf_counter()
-    with listening(conf.get_config().max_output_bytes):  # as the command does
+    with capture_output(conf.get_config().max_output_bytes):  # as the command does
         worker.run()
     seconds = time.perf_counter() - began - SPENT.pop(PREPARING)  # the sweep that comes before all work
     done = Run.objects.finished().count()

@@ -8,7 +8,6 @@ from django.db import connections
 
 from django_delayq import checks
 from django_delayq.ledger.bulk import prepare
-from django_delayq.management.commands import delayq_worker
 
 GOOD = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL;"}
 
@@ -74,15 +73,6 @@ def test_each_option_that_is_lacking_is_named_with_what_to_set(sqlite, changed, 
     (message,) = ids("delayq.W007", deploy=True)
     assert message.msg.endswith(f": {said}.")
     assert '"transaction_mode": "IMMEDIATE"' in message.hint
-
-
-@pytest.mark.parametrize(
-    ("options", "kept"), [({}, "Workers set this for themselves."), ({"timeout": 3}, "Workers keep what is set there.")]
-)
-def test_a_worker_says_whether_it_sets_what_is_lacking_or_keeps_what_is_set(sqlite, options, kept, caplog):
-    sqlite(options)
-    delayq_worker._prepare_database(None)
-    assert kept in caplog.text
 
 
 def test_django_s_own_defaults_lack_all_three(sqlite):

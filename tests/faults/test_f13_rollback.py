@@ -143,7 +143,7 @@ class SnapshotServer(Server):
 
     def __init__(self, folder):
         self.folder = folder
-        self._embedded = EmbeddedServer(directory=folder)
+        self._embedded = EmbeddedServer(extra_args=("--dir", str(folder)))
 
     def save(self):
         with self.broker() as broker:

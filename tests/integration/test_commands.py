@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError
 from django.core.management import BaseCommand
 
 from django_delayq.calls import registry
-from django_delayq.calls.capture import listening
+from django_delayq.calls.capture import capture_output
 from django_delayq.calls.commands import command_words
 from django_delayq.calls.commands.process import Process, _program
 from django_delayq.exceptions import InvalidArguments, UnknownTask
@@ -96,24 +96,22 @@ def test_what_cannot_be_called_is_refused_when_it_is_saved_and_when_it_is_execut
 
 
 class Filed(BaseCommand):
-    """A command that reads arguments from files, and one of whose parts does so by another sign."""
+    """A command that reads arguments from files."""
 
     def create_parser(self, *args, **kwargs):
         return super().create_parser(*args, **kwargs, fromfile_prefix_chars="@")
 
     def add_arguments(self, parser):
-        part = parser.add_subparsers().add_parser("part", fromfile_prefix_chars="+")
-        part.add_argument("words", nargs="*")
+        parser.add_argument("words", nargs="*")
 
 
 def test_a_file_of_arguments_is_refused(settings, monkeypatch, tmp_path):
     settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": ["filed"]}
     monkeypatch.setattr("django_delayq.calls.commands.line.get_commands", lambda: {"filed": Filed()})
     (tmp_path / "words").write_text("harmless at the check")
-    for sign in "@+":
-        with pytest.raises(InvalidArguments, match="names a file of arguments"):
-            command_words("filed", ["part", f"{sign}{tmp_path}/words"])
-    assert command_words("filed", ["part", "a@b", "%c"]) == ["filed", "part", "a@b", "%c"]
+    with pytest.raises(InvalidArguments, match="names a file of arguments"):
+        command_words("filed", [f"@{tmp_path}/words"])
+    assert command_words("filed", ["a@b", "%c"]) == ["filed", "a@b", "%c"]
 
 
 def test_the_form_offers_the_names_and_refuses_what_the_command_refuses():
@@ -132,7 +130,7 @@ def test_the_form_offers_the_names_and_refuses_what_the_command_refuses():
 
 def test_what_it_writes_is_the_output_of_a_run_that_has_succeeded(broker):
     schedule("tell", "hello", "--tag=x", broker=broker)
-    with listening(65536):
+    with capture_output(65536):
         run_burst()
     run = Run.objects.get()
     assert (run.status, run.error) == ("succeeded", "")
@@ -186,7 +184,7 @@ def test_its_timeout_ends_it_with_all_that_it_started(broker, tmp_path, stubborn
     for seconds in (2, 8, 32):  # until the command has begun by then, however slow the machine is
         Schedule.objects.all().delete()
         schedule("tell", "before", *options, broker=broker, timeout=timedelta(seconds=seconds))
-        with listening(65536):
+        with capture_output(65536):
             assert run_burst() == 0, "its thread is not lost"
         if path.exists():
             break

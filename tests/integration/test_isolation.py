@@ -13,10 +13,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core import checks
 from django.core.exceptions import ValidationError
-from django.core.management import CommandError, call_command
 
 from django_delayq import isolated, ledger
-from django_delayq.calls import isolation
 from django_delayq.calls.commands.process import ProcessDied
 from django_delayq.calls.compat import InvalidTask, task
 from django_delayq.calls.isolation import Isolation, isolation_of
@@ -24,8 +22,7 @@ from django_delayq.exceptions import InvalidArguments, TaskTimeout
 from django_delayq.ledger.rows import RunRow
 from django_delayq.models import Schedule
 from django_delayq.testing import Runner
-from django_delayq.worker.processes.crossing import pack_error, pack_row, unpack_error, unpack_outcome
-from tests.jobs.support import DECORATOR_OPTIONS
+from django_delayq.worker.processes.isolated import pack_error, pack_row, unpack_error, unpack_outcome
 
 pytestmark = pytest.mark.django_db(transaction=True)
 MODULE = "tests.faults.isolated_tasks"
@@ -55,47 +52,15 @@ def found(number):
 # -- how it is said
 
 
-def test_a_task_says_it_as_its_option_or_by_a_decorator_above_or_below():
+def test_a_task_says_it_by_a_decorator_above_or_below():
     assert isolation_of(task(work)) is None
     assert isolation_of(isolated(task(above))) == Isolation(None)
     assert isolation_of(task(isolated(memory_mb=512)(below))) == Isolation(512)
 
 
-def test_the_option_stays_with_the_task_whatever_the_call_says():
-    if not DECORATOR_OPTIONS:
-        pytest.skip("this version hands no options on")
-    mine = task(isolation="process", memory_mb=64)(work)
-    assert isolation_of(mine) == isolation_of(mine.using(priority=3, max_attempts=2)) == Isolation(64)
-    with pytest.raises(TypeError, match="'isolation'"):
-        mine.using(isolation="process")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"isolation": "thread"}, "isolation must be 'process', or left out, not 'thread'"),
-        ({"isolation": True}, "not True"),
-        ({"isolation": "process", "memory_mb": 10}, "memory_mb must be None or a whole number from 64"),
-        ({"memory_mb": 512}, "it needs isolation='process' beside it"),
-    ],
-)
-def test_what_there_is_not_is_refused_where_it_is_said(options, words):
-    if not DECORATOR_OPTIONS:
-        pytest.skip("this version hands no options on")
-    with pytest.raises(InvalidTask, match=words):
-        task(**options)(work)
-
-
-def test_the_decorator_refuses_too():
+def test_a_limit_that_is_none_is_refused():
     with pytest.raises(InvalidTask, match="from 64"):
         isolated(memory_mb="1G")
-
-
-def test_a_system_without_process_groups_is_told_at_the_check(offered, monkeypatch):
-    assert not found("delayq.E008")
-    monkeypatch.setattr(isolation, "is_possible", lambda: False)
-    (message,) = found("delayq.E008")
-    assert f"{MODULE}." in message.msg and "Linux, macOS" in message.hint
 
 
 def test_commands_that_no_app_has_are_told_at_the_check(settings):
@@ -104,11 +69,6 @@ def test_commands_that_no_app_has_are_told_at_the_check(settings):
     assert message.msg.endswith("no installed app: 'clearsesions'. Did you mean 'clearsessions'?")
     settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": ["clearsessions"]}
     assert not found("delayq.W004")
-
-
-def test_the_command_is_of_no_use_by_hand():
-    with pytest.raises(CommandError, match="delayq_worker starts this itself"):
-        call_command("delayq_worker", "--isolated", "1000", "1001")
 
 
 # -- where it makes no difference

@@ -7,7 +7,7 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import ledger
-from django_delayq.calls.capture import listening
+from django_delayq.calls.capture import capture_output
 from django_delayq.models import Output, Run
 from django_delayq.worker import loop
 from tests.app import tasks
@@ -25,7 +25,7 @@ def schedule_of(task, broker, **values):
 
 
 def work(**options):
-    with listening(MOST):
+    with capture_output(MOST):
         run_burst(**options)
 
 
@@ -74,7 +74,7 @@ def test_what_is_cut_off_by_its_hard_timeout_keeps_what_it_had_said(broker, sett
 def test_only_the_end_is_kept_in_bytes(broker, settings):
     settings.DELAYQ = {**settings.DELAYQ, "MAX_OUTPUT_BYTES": 1000}
     schedule_of("say", broker, kwargs={"text": "é" * 3000})
-    with listening(1000):
+    with capture_output(1000):
         run_burst()
     text = Output.objects.get().text
     assert 900 < len(text.encode()) <= 1000 and text.endswith("é with \n")

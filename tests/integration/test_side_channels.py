@@ -9,7 +9,7 @@ from opentelemetry import trace
 
 from django_delayq import actions, signals
 from django_delayq.calls import tracing
-from django_delayq.calls.capture import listening
+from django_delayq.calls.capture import capture_output
 from django_delayq.calls.compat import task_enqueued, task_finished
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.index import web
@@ -154,7 +154,7 @@ def test_a_table_of_outputs_that_refuses_keeps_no_outcome_from_being_recorded(br
             return execute("SELECT nothing FROM django_delayq_output", (), False, context)
         return execute(sql, params, many, context)
 
-    with listening(1000), connection.execute_wrapper(refuse):
+    with capture_output(1000), connection.execute_wrapper(refuse):
         run_burst()
     assert not Output.objects.exists()
     assert list(Run.objects.values_list("status", flat=True)) == ["succeeded"] * 2
@@ -174,7 +174,7 @@ class Gone:
 @pytest.mark.parametrize("stream", [Gone(), None])
 def test_a_task_prints_where_nothing_can_be_printed_and_that_is_kept(broker, stream, most):
     make_due(broker, schedule("s", task="tests.app.tasks.say", kwargs={"text": "x"}))
-    with redirect_stdout(stream), listening(most):
+    with redirect_stdout(stream), capture_output(most):
         run_burst()
     run = Run.objects.get()
     assert run.status == "succeeded", run.error

@@ -15,12 +15,11 @@ from django_delayq.recurrence.point import utcnow
 from django_delayq.worker import loop, showing
 from django_delayq.worker.calling import perform_task
 from django_delayq.worker.held import Held
-from django_delayq.worker.showing import Stops
 from django_delayq.worker.timeouts import Timeouts, Watch
 from tests.acceptance.support import wait_until
 from tests.integration import mirroring
 from tests.integration.admin_pages import client_for, make_job, text_of
-from tests.integration.mirroring import Running
+from tests.integration.mirroring import Running, idle_worker
 from tests.support import make_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -154,7 +153,7 @@ def test_a_retry_of_a_job_ends_the_request():
     assert (job.status, job.stop_requested_at, job.stop_requested_by) == ("queued", None, "")
 
 
-def test_without_the_database_what_runs_goes_on_and_is_asked_about_later():
+def test_without_the_database_what_runs_goes_on_and_is_asked_about_later(broker, monkeypatch):
     asked = []
 
     def away(keys):
@@ -164,13 +163,15 @@ def test_without_the_database_what_runs_goes_on_and_is_asked_about_later():
     class Running:
         stopped_by, stop_key, title = None, 1, "a run"
 
-    stops = Stops(None, read=away)
-    stops.round([Running()])
-    stops.round([Running()])
+    monkeypatch.setattr(ledger, "read_cancellations", away)
+    worker = idle_worker()
+    worker.showing._stop_requested([Running()])
+    worker.showing._stop_requested([Running()])
     assert len(asked) == 1
-    stops._backoff.until = 0.0
-    stops.round([Running()])
+    worker.showing._backoff.until = 0.0
+    worker.showing._stop_requested([Running()])
     assert len(asked) == 2
+    worker.broker.close()
 
 
 def make_running():

@@ -7,7 +7,7 @@ import pytest
 
 from django_delayq.index import Broker
 from django_delayq.models import Run, Status
-from django_delayq.worker import isolation
+from django_delayq.worker import dispatch, isolation
 from django_delayq.worker.options import OK
 from tests.acceptance.support import lines, wait_until
 from tests.integration.mirroring import Running, idle_worker, schedule, set_due, view
@@ -190,6 +190,7 @@ def test_a_drain_hands_a_waiting_suspect_back_uncounted(broker, suspected, patie
 def test_a_suspect_does_not_wait_for_ever_behind_a_long_task(broker, tmp_path, patient, monkeypatch):
     """It is handed back for another worker, uncounted, and this one goes on claiming."""
     path, other, gate = tmp_path / "f", tmp_path / "g", tmp_path / "gate"
+    monkeypatch.setattr(dispatch, "REFUSED_MS", 2_000)
     suspect = note("suspect", path)
     died(broker, suspect, reclaims=1, lapsed=False)
     make_due(broker, note("long", path, gate=gate))

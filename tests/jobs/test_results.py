@@ -8,7 +8,7 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from django_delayq import sync
-from django_delayq.calls.capture import listening
+from django_delayq.calls.capture import capture_output
 from django_delayq.calls.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
 from django_delayq.exceptions import InvalidArguments, ResultTooLarge
 from django_delayq.models import Output, Run
@@ -187,7 +187,7 @@ def test_each_is_kept_for_as_long_as_its_outcome_says_and_then_deleted_with_what
     settings.TASKS = tasks_setting(other={"result_ttl": 60, "failure_ttl": timedelta(hours=1)})
     results = [made.enqueue() for made in (app_tasks.say, app_tasks.fail)]
     results += [made.using(backend="other").enqueue() for made in (app_tasks.say, app_tasks.fail)]
-    with listening(1_000):
+    with capture_output(1_000):
         run_burst()
     found = list(map(row, results))
     kept = [each.expires_at - each.finished_at for each in found]
@@ -207,7 +207,7 @@ def test_where_nothing_is_kept_the_row_goes_with_the_outcome(broker, settings, m
     settings.TASKS = tasks_setting(default={"result_ttl": 0, "failure_ttl": 0})
     result = made.enqueue()
     standing = Standing(result)
-    with listening(1_000):
+    with capture_output(1_000):
         run_burst()
     assert (Run.objects.count(), Output.objects.count(), standing.gone()) == (0, 0, True)
     for look in (result.refresh, lambda: result.wait(0)):

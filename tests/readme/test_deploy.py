@@ -11,7 +11,7 @@ import yaml
 
 from django_delayq import conf
 from django_delayq.management.commands.delayq_worker import Command
-from django_delayq.worker.http import pages_of
+from django_delayq.worker.http import build_pages
 
 from .blocks import ROOT
 
@@ -31,7 +31,7 @@ def worker(arguments: list[str]) -> argparse.Namespace:
 
 
 def is_served(path: str) -> bool:
-    return path in pages_of(worker=None)  # the pages ask the worker only when they are read
+    return path in build_pages(worker=None)  # the pages ask the worker only when they are read
 
 
 def is_long_enough(seconds: float) -> bool:
@@ -44,7 +44,7 @@ def test_the_unit_of_systemd():
     unit.read_string((DEPLOY / "delayq@.service").read_text())
     service = unit["Service"]
     options = worker(shlex.split(service["ExecStart"].replace("%i", "1")))
-    assert (options.processes, options.metrics.port) == (4, 9811)
+    assert (options.processes, options.metrics[1]) == (4, 9811)
     assert is_long_enough(float(service["TimeoutStopSec"]))
     assert (service["KillMode"], service["Restart"]) == ("mixed", "always")
     assert unit["Install"]["WantedBy"] == "multi-user.target"

@@ -9,7 +9,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import pytest
 
-from django_delayq.calls.capture import MARGIN, Output, current, listening, new_output
+from django_delayq.calls.capture import MARGIN, Output, capture_output, current, new_output
 from django_delayq.worker.logs import LogQueue
 from tests.acceptance.support import wait_until
 
@@ -25,7 +25,7 @@ def logging_is_as_it_was():
 def listens(most=1000, **options):
     """Listen; yield what is printed meanwhile. pytest has a stream of its own for each phase of a test."""
     stream = io.StringIO()
-    with redirect_stdout(stream), listening(most, **options):
+    with redirect_stdout(stream), capture_output(most, **options):
         yield stream
 
 
@@ -56,7 +56,7 @@ def test_what_is_logged_is_noted_once_whatever_its_handlers_do(direct):
     handler.emit = lambda record: print(handler.format(record))
     logger.addHandler(handler)
     try:
-        with LogQueue(direct=direct) as log, listens(put=log.print) as stdout:
+        with LogQueue(direct=direct) as log, listens(put=log.put) as stdout:
             text = said(lambda: logger.error("No %s", "luck"))
             assert said(lambda: logger.debug("below the level")) == ""
             assert "ZeroDivisionError" in said(lambda: divide(logger))

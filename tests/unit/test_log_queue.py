@@ -144,15 +144,6 @@ def test_a_handler_that_is_added_later_is_called_by_whoever_logs_and_stays(log):
     assert threads == [threading.current_thread()] and written(log) == ["INFO x"]
 
 
-@pytest.mark.parametrize("direct", [False, True])
-def test_what_is_printed_is_written_in_pieces_and_in_its_order(direct):
-    pieces = []
-    with LogQueue(direct=direct) as queue:
-        queue.print(pieces.append, "é" * 20_000)
-        queue.print(pieces.append, "")
-    assert list(map(len, pieces)) == [8193, 8193, 3614, 0]
-
-
 def test_without_the_queue_handlers_are_called_at_once_and_what_they_raise_is_cut_off(log, capsys):
     def fail(record):
         if record.msg == "line 1":

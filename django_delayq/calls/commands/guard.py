@@ -33,23 +33,23 @@ def main(worker: int, memory: int, grace: float, command: list[str]) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
     group = _start(memory, command)
-    told, kill_at = [0], 0.0
+    inputs, kill_at = [0], 0.0
     while True:
         done, status = os.waitpid(group, os.WNOHANG)
         if done:
             break
-        wait = LOOK_SECONDS if told else max(0.0, kill_at - time.monotonic())
-        ready, _, _ = select.select([woken, *told], [], [], wait)
+        wait = LOOK_SECONDS if inputs else max(0.0, kill_at - time.monotonic())
+        ready, _, _ = select.select([woken, *inputs], [], [], wait)
         if woken in ready:
             os.read(woken, 512)
-        if told and (0 in ready or os.getppid() != worker):
+        if inputs and (0 in ready or os.getppid() != worker):
             order = os.read(0, 1) if 0 in ready else b""
             if order in SIGNALS:
                 os.kill(group, SIGNALS[order])  # not reaped yet, so the id has not been reused
                 continue
-            told, kill_at = [], time.monotonic() + (KILL_SECONDS if order == KILL else grace)
+            inputs, kill_at = [], time.monotonic() + (KILL_SECONDS if order == KILL else grace)
             _send(group, signal.SIGTERM)
-        elif not told and time.monotonic() >= kill_at:
+        elif not inputs and time.monotonic() >= kill_at:
             _send(group, signal.SIGKILL)
             kill_at += LOOK_SECONDS
     _send(group, signal.SIGKILL)  # its remaining children

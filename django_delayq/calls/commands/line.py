@@ -8,7 +8,6 @@ looks for them: they choose code, which users who edit schedules must not. Files
 are refused, because the process would read the file again, when it may have other content.
 """
 
-import argparse
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -89,18 +88,11 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _file_signs(parser: argparse.ArgumentParser) -> str:
-    """Return the characters with which a parser, or one of its subparsers, marks a file of arguments."""
-    parts = (part for action in parser._actions if isinstance(action.choices, dict) for part in action.choices.values())
-    inner = (_file_signs(part) for part in parts if isinstance(part, argparse.ArgumentParser))
-    return (parser.fromfile_prefix_chars or "") + "".join(inner)
-
-
 def _check(name: str, parser: CommandParser, words: Sequence[str]) -> None:
     """Check the words with the command's parser. See Note [The command's own parser checks its words]."""
-    signs = _file_signs(parser)
+    signs = tuple(parser.fromfile_prefix_chars or "")
     for word in words:
-        if word[:1] and word[0] in signs:
+        if word.startswith(signs):
             raise InvalidArguments(
                 f"{name}: {word!r} names a file of arguments, which may change after this check. Write the arguments."
             )

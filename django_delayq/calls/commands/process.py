@@ -5,11 +5,6 @@ The worker starts `guard.py`, which starts the command in a process group of its
 reading end of a pipe of the worker. When the worker writes to the pipe, closes it or dies, the guard ends the group,
 by SIGTERM and, after a grace, by SIGKILL. This works on every POSIX system, and reaches the children of the command.
 It does not reach processes that leave the group (daemons), nor the command if the guard itself is killed by SIGKILL.
-Processes of the group that outlive the command are killed when it ends.
-
-Note [No wait is longer than POLL_SECONDS]
-The exceptions of timeouts arrive between two steps of Python, so long waits would delay them. The grace is within that
-of the hard timeout: when it is over, the process has ended before the worker abandons its thread.
 """
 
 import os
@@ -28,8 +23,9 @@ from typing import Any
 from ... import conf
 from ...exceptions import DelayQError
 
+#: Maximum seconds of a wait: exceptions of timeouts arrive between two steps of Python.
 POLL_SECONDS = 0.1
-#: Seconds between SIGTERM and SIGKILL; at most half of `timeout_grace_seconds`.
+#: Seconds between SIGTERM and SIGKILL; at most half of `timeout_grace_seconds`, after which the thread is abandoned.
 GRACE_SECONDS = 5.0
 #: Maximum lines of stderr reported with a failure, and characters buffered of an unfinished line.
 LAST_LINES, LONGEST_LINE = 20, 8192
@@ -38,10 +34,7 @@ _Decoder = getincrementaldecoder("utf-8")
 
 
 class ProcessDied(DelayQError):
-    """The process of an isolated task ended before the task.
-
-    `status` is its exit status as in a shell, `last` its last lines of stderr.
-    """
+    """The process of an isolated task ended before the task; `status` as in a shell, `last` lines of stderr."""
 
     def __init__(self, status: int, last: Iterable[str] = ()) -> None:
         try:
@@ -87,10 +80,7 @@ def run(words: Sequence[str]) -> None:
 
 
 class Process:
-    """A command of `manage.py` under a guard. `round` passes on its output, in the caller's thread.
-
-    Used by one thread at a time, which must call `end`.
-    """
+    """A command of `manage.py` under a guard. Used by one thread, which calls `round` until it is False, then `end`."""
 
     def __init__(
         self,
@@ -116,10 +106,10 @@ class Process:
         )
         self._selector = selectors.DefaultSelector()
         self.last: deque[str] = deque(maxlen=last_lines)
-        self.hear(self._guard.stdout, Lines(self._out))
-        self.hear(self._guard.stderr, Lines(self._error))
+        self.add_source(self._guard.stdout, Lines(self._out))
+        self.add_source(self._guard.stderr, Lines(self._error))
 
-    def hear(self, source: Any, take: Callable[[bytes], object]) -> None:
+    def add_source(self, source: Any, take: Callable[[bytes], object]) -> None:
         """Also read from this pipe or socket, and pass each piece to `take`; b"" is its end."""
         self._selector.register(source, selectors.EVENT_READ, take)
 
@@ -149,7 +139,7 @@ class Process:
             time.sleep(POLL_SECONDS)
         return bool(ready) or not ended
 
-    def order(self, order: bytes) -> None:
+    def send_order(self, order: bytes) -> None:
         """Send an order to the guard: see `guard.py`."""
         assert self._guard.stdin is not None  # noqa: S101 - for mypy
         with suppress(OSError):  # it has ended
@@ -159,7 +149,7 @@ class Process:
         """End it, if necessary, and pass on the rest of its output. See Note [The guard]."""
         try:
             if not self.ended:
-                self.order(b"x")  # closing it is not enough: a process forked by another task may have it too
+                self.send_order(b"x")  # closing it is not enough: a process forked by another task may have it too
             until = time.monotonic() + self.grace + 1
             while time.monotonic() < until and self.round():  # also after the end: its output may be unread
                 pass

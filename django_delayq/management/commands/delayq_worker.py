@@ -2,14 +2,12 @@
 
 import logging
 import os
-import re
 import sys
 import time
-from argparse import SUPPRESS, ArgumentParser
-from collections.abc import Iterator
-from contextlib import contextmanager
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
+from contextlib import nullcontext
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
@@ -18,7 +16,7 @@ from django.utils import autoreload
 
 from django_delayq import conf, ledger
 from django_delayq.calls import registry
-from django_delayq.calls.capture import listening
+from django_delayq.calls.capture import capture_output
 from django_delayq.calls.compat import task
 from django_delayq.calls.side_channels import note_handler_failure
 from django_delayq.exceptions import DelayQError
@@ -29,26 +27,27 @@ from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter,
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import OUTDATED, RECYCLE, UNFINISHED, WorkerOptions
 from django_delayq.worker.processes import interpreter
-from django_delayq.worker.processes.parent import Parent
 from django_delayq.worker.processes.process import END_SECONDS, end_at_once, end_within, open_standard_streams
-from django_delayq.worker.processes.signals import WorkerSignals
+from django_delayq.worker.processes.signals import Parent, WorkerSignals
 from django_delayq.worker.processes.supervisor import Supervisor
 
-#: Maximum of each option that is a number from 1; None for no maximum.
-MOST = {
-    "threads": 1000,
-    "processes": 200,
-    "max_runs": None,
-}
-#: Largest port of `--metrics`: each of up to 200 processes has its own port.
-MAX_PORT = 65336
-METRICS = re.compile(r"(?:(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):)?(?P<port>[0-9]{1,5})")
-#: What the settings of a worker do not change.
-UNSET = "Saves in the admin may still fail: see check --deploy."
 #: Exit status that makes Django's reloader restart the process.
 RELOAD = 3
 
 logger = logging.getLogger("django_delayq.worker")
+
+
+def _parse_count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"must be at least 1, not {text}")
+    return int(text)
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise ArgumentTypeError(f"must be PORT or HOST:PORT, with a port from 1 to 65535, not {text!r}")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 class Command(BaseCommand):
@@ -61,16 +60,18 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
         parser.add_argument("--queues", help="Comma-separated; by default all of DELAYQ['QUEUES'].")
-        parser.add_argument("--threads", type=int, default=8, help="Tasks run at the same time (default 8).")
+        parser.add_argument("--threads", type=_parse_count, default=8, help="Tasks run at the same time (default 8).")
         parser.add_argument(
-            "--processes", type=int, help="So many workers, each with its own threads; who ends is started again."
+            "--processes",
+            type=_parse_count,
+            help="So many workers, each with its own threads; who ends is started again.",
         )
         parser.add_argument("--burst", action="store_true", help="Run what is due now, then exit.")
-        parser.add_argument("--max-runs", type=int, help="End a process after this many runs.")
+        parser.add_argument("--max-runs", type=_parse_count, help="End a process after this many runs.")
         parser.add_argument("--reload", action="store_true", help="Restart when the code changes. For development.")
         parser.add_argument(
             "--metrics",
-            type=_place,
+            type=_parse_address,
             metavar="[HOST:]PORT",
             help="Serve metrics and health by HTTP (HOST: 127.0.0.1); process N uses PORT + N - 1.",
         )
@@ -84,13 +85,14 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Run a worker or a supervisor, and exit with its status."""
         if options["isolated"] is not None:
-            _serve_isolated(options["isolated"])
+            interpreter.serve(*options["isolated"])
             return
         if self._called_from_command_line:
             open_standard_streams()
         parent = Parent.found_in(os.environ)
-        self._log(options, parent)
-        worker_options = _worker_options(options, parent)
+        _configure_logging(options, parent)
+        worker_options = _read_options(options, parent)
+        bulk.prepare(connections[ledger.database()])
         if options["reload"]:
             autoreload.run_with_reloader(self._run_reloaded, worker_options)
             return
@@ -113,22 +115,19 @@ class Command(BaseCommand):
                 "Start manage.py delayq_worker itself, not call_command()."
             )
         with LogQueue():
-            _prepare_database(None)
             exit_status = Supervisor(processes, burst=worker_options.burst).run()
         end_within(END_SECONDS, exit_status)
         return exit_status
 
     def _run(self, worker_options: WorkerOptions, parent: Parent | None) -> int:
-        log = LogQueue(direct=not self._called_from_command_line)
-        with log:
-            worker = self._worker(worker_options)
-            _prepare_database(parent)
+        with LogQueue(direct=not self._called_from_command_line) as log:
+            worker = _new_worker(worker_options)
             signals = WorkerSignals(worker, supervised=parent is not None)
             signals.obey()
             if parent is not None:
                 parent.watch(signals.drain)
             try:
-                exit_status = self._work(worker, log)
+                exit_status = _work(worker, log)
             finally:
                 if not self._called_from_command_line:
                     signals.restore()
@@ -144,64 +143,49 @@ class Command(BaseCommand):
 
     def _run_reloaded(self, worker_options: WorkerOptions) -> None:
         """Run in the reloader's thread. An error is printed, and the next change of the code restarts."""
-        worker = self._worker(worker_options)
-        _prepare_database(None)
         with LogQueue(direct=True) as log:
-            exit_status = self._work(worker, log)
+            exit_status = _work(_new_worker(worker_options), log)
         if exit_status == RECYCLE:
             sys.stdout.flush()
             os._exit(RELOAD)
 
-    def _worker(self, worker_options: WorkerOptions) -> Worker:
-        tasks, queues = len(registry.get_tasks()), ", ".join(worker_options.queues)
-        worker = Worker(worker_options)
-        text = "Worker %s: queues %s, %d threads, %d tasks known."
-        logger.info(text, worker_options.name, queues, worker_options.threads, tasks)
-        return worker
 
-    def _work(self, worker: Worker, log: LogQueue) -> int:
-        try:
-            with _listening(worker.options):
-                telling = http.served(worker)
-            with telling, listening(conf.get_config().max_output_bytes, log.print):
-                return worker.run()
-        except (DelayQError, DatabaseError) as error:
-            outdated = isinstance(error, OutdatedRelease)
-            raise CommandError(str(error), returncode=OUTDATED if outdated else UNFINISHED) from error
-
-    def _log(self, options: dict[str, Any], parent: Parent | None) -> None:
-        """Log to standard output, unless the project has configured our loggers itself."""
-        logging.getLogger(task.__module__.rpartition(".")[0]).addFilter(TASK_FILTER)
-        ours = logging.getLogger("django_delayq")
-        if ours.handlers:
-            return
-        handler = _Handler(sys.stdout)
-        process = None if parent is None else parent.number
-        handler.setFormatter(JsonFormatter(process) if options["json_logs"] else LineFormatter(process))
-        ours.addHandler(handler)
-        ours.propagate = False
-        levels = {0: logging.WARNING, 1: logging.INFO}
-        ours.setLevel(levels.get(options["verbosity"], logging.DEBUG))
+def _new_worker(worker_options: WorkerOptions) -> Worker:
+    tasks, queues = len(registry.get_tasks()), ", ".join(worker_options.queues)
+    worker = Worker(worker_options)
+    text = "Worker %s: queues %s, %d threads, %d tasks known."
+    logger.info(text, worker_options.name, queues, worker_options.threads, tasks)
+    return worker
 
 
-def _serve_isolated(descriptors: list[int]) -> None:
+def _work(worker: Worker, log: LogQueue) -> int:
+    host, port = worker.options.metrics_host, worker.options.metrics_port
     try:
-        for each in descriptors:
-            os.set_inheritable(each, False)
+        server = http.Server(host, port, http.build_pages(worker)) if port else nullcontext()
     except OSError as error:
-        message = f"delayq_worker starts this itself, for tasks with isolation='process': {error}"
-        raise CommandError(message) from error
-    interpreter.serve(*descriptors)
+        where = f"{host}:{port}"
+        raise CommandError(f"--metrics cannot listen on {where}: {error.strerror or error}. Name another.") from error
+    try:
+        with server, capture_output(conf.get_config().max_output_bytes, log.put):
+            return worker.run()
+    except (DelayQError, DatabaseError) as error:
+        outdated = isinstance(error, OutdatedRelease)
+        raise CommandError(str(error), returncode=OUTDATED if outdated else UNFINISHED) from error
 
 
-def _prepare_database(parent: Parent | None) -> None:
-    """Prepare SQLite. Call this where a log that cannot be written blocks nothing."""
-    database = connections[ledger.database()]
-    lacking = bulk.prepare(database)
-    if lacking and parent is None:
-        text = "The OPTIONS of the SQLite database %r do not suit several writers: %s. %s"
-        kept = "Workers keep what is set there." if bulk.lacking(database) else "Workers set this for themselves."
-        logger.warning(text, database.alias, ", ".join(lacking), f"{kept} {UNSET}")
+def _configure_logging(options: dict[str, Any], parent: Parent | None) -> None:
+    """Log to standard output, unless the project has configured our loggers itself."""
+    logging.getLogger(task.__module__.rpartition(".")[0]).addFilter(TASK_FILTER)
+    ours = logging.getLogger("django_delayq")
+    if ours.handlers:
+        return
+    handler = _Handler(sys.stdout)
+    process = None if parent is None else parent.number
+    handler.setFormatter(JsonFormatter(process) if options["json_logs"] else LineFormatter(process))
+    ours.addHandler(handler)
+    ours.propagate = False
+    levels = {0: logging.WARNING, 1: logging.INFO}
+    ours.setLevel(levels.get(options["verbosity"], logging.DEBUG))
 
 
 class _Handler(logging.StreamHandler[Any]):
@@ -213,64 +197,30 @@ class _Handler(logging.StreamHandler[Any]):
             note_handler_failure(error)
 
 
-def _worker_options(options: dict[str, Any], parent: Parent | None) -> WorkerOptions:
+def _read_options(options: dict[str, Any], parent: Parent | None) -> WorkerOptions:
     config = conf.get_config()
     queues = config.queues
-    _check_together(options)
-    place = options["metrics"]
+    if options["metrics"] is not None:
+        try:
+            import_module("django_delayq.monitoring.metrics")
+        except ImproperlyConfigured as error:
+            raise CommandError(f"--metrics: {error}") from error
+    if options["reload"] and (options["burst"] or options["processes"] is not None):
+        raise CommandError("--reload is for one process, to develop with: use it without --processes and --burst.")
     if options["queues"] is not None:
         queues = tuple(dict.fromkeys(name.strip() for name in options["queues"].split(",")))
         for name in queues:
             if name not in config.queues:
                 known = ", ".join(config.queues)
                 raise CommandError(f"No setting names the queue {name!r}; DELAYQ['QUEUES'] has {known}.")
-    for name, most in MOST.items():
-        value, flag = options[name], "--" + name.replace("_", "-")
-        if value is not None and not 1 <= value <= (most or value):
-            wanted = "at least 1" if most is None else f"from 1 to {most}"
-            raise CommandError(f"{flag} must be {wanted}, not {value}.")
     if not config.mirror:
         raise CommandError(f"{conf.why_no_redis()}: nothing reaches Redis, so there is nothing to run.")
+    host, port = options["metrics"] or ("", None)
     return WorkerOptions(
         queues=queues,
         threads=options["threads"],
         burst=options["burst"],
         max_runs=options["max_runs"],
-        metrics_port=place and place.port + (0 if parent is None else parent.number - 1),
-        metrics_host=place.host if place else "",
+        metrics_port=port and port + (0 if parent is None else parent.number - 1),
+        metrics_host=host,
     )
-
-
-class Place(NamedTuple):
-    """The address at which `--metrics` listens."""
-
-    host: str
-    port: int
-
-
-def _place(text: str) -> Place:
-    found = METRICS.fullmatch(text)
-    if found is None or not 1 <= int(found["port"]) <= MAX_PORT:
-        raise CommandError(f"--metrics must be PORT or HOST:PORT, with a port from 1 to {MAX_PORT}, not {text!r}.")
-    return Place((found["host"] or "127.0.0.1").strip("[]"), int(found["port"]))
-
-
-@contextmanager
-def _listening(options: WorkerOptions) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        where = f"{options.metrics_host}:{options.metrics_port}"
-        raise CommandError(f"--metrics cannot listen on {where}: {error.strerror or error}. Name another.") from error
-
-
-def _check_together(options: dict[str, Any]) -> None:
-    if options["metrics"] is not None:
-        try:
-            import_module("django_delayq.monitoring.metrics")
-        except ImproperlyConfigured as error:
-            raise CommandError(f"--metrics: {error}") from error
-    if options["burst"] and options["reload"]:
-        raise CommandError("--burst ends by itself and --reload never does: use one of them.")
-    if options["processes"] is not None and options["reload"]:
-        raise CommandError("--reload is for one process, to develop with: use it without --processes.")

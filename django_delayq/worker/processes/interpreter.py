@@ -6,7 +6,6 @@ Started by `isolated.py` as `manage.py delayq_worker --isolated`, under a guard.
 import faulthandler
 import json
 import os
-import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -27,8 +26,8 @@ from ..announcing import running_job
 from ..calling import call_cancellable, context_of, take
 from ..held import Held
 from ..logs import LogQueue
-from .crossing import pack_error, unpack_outcome
-from .process import MEBIBYTE, end_as_child
+from .isolated import pack_error, unpack_outcome
+from .process import end_as_child
 
 #: Bytes that a pipe takes in one piece even with several writers: POSIX' PIPE_BUF is at least 512.
 ATOMIC_BYTES = 512
@@ -66,8 +65,10 @@ class _Output(capture.Output):
                 os.write(self._pipe, data[start : start + ATOMIC_BYTES])
 
 
-def serve(channel: int, heard: int) -> None:
+def serve(channel: int, output: int) -> None:
     """Execute one call, on these two descriptors; the task's own children inherit neither."""
+    os.set_inheritable(channel, False)
+    os.set_inheritable(output, False)
     with socket.socket(fileno=channel) as ours:
         bulk.prepare(connections[ledger.database()])
         registry.get_tasks()
@@ -78,12 +79,12 @@ def serve(channel: int, heard: int) -> None:
         if line:
             faulthandler.enable()  # writes the stack if a signal ends the process
             faulthandler.register(signal.SIGTERM, chain=True)
-            outcome = _make(json.loads(line), ours, heard)
+            outcome = _make(json.loads(line), ours, output)
             ours.sendall(json.dumps(outcome).encode() + b"\n")
 
 
-def _make(call: dict[str, Any], channel: socket.socket, heard: int) -> dict[str, Any]:
-    outcome, memory_mb, process = unpack_outcome(call["run"], call["schedule"]), call["memory_mb"], os.getpid()
+def _make(call: dict[str, Any], channel: socket.socket, output: int) -> dict[str, Any]:
+    outcome, process = unpack_outcome(call["run"], call["schedule"]), os.getpid()
     task = registry.get_task(outcome.call.task)
     leased = ("shard", "member", "lease", "deadline", "entry", "fence", "worker", "claimed_at", "point")
     held = _Held(**dict.fromkeys(leased), outcome=outcome, channel=channel)  # type: ignore[arg-type]
@@ -102,18 +103,15 @@ def _make(call: dict[str, Any], channel: socket.socket, heard: int) -> dict[str,
         if held.interrupt is not None:
             held.interrupt()
 
-    with LogQueue(direct=True), capture.listening(conf.get_config().max_output_bytes):
+    with LogQueue(direct=True), capture.capture_output(conf.get_config().max_output_bytes):
         EXECUTING.set(held)
-        capture.current.set(_Output(heard) if call["heard"] else None)
+        capture.current.set(_Output(output) if call["captures"] else None)
         if tracing.is_on():
             from opentelemetry import context as traces
 
             traces.attach(tracing.context_of(call["trace"]))
-        before = resource.getrlimit(resource.RLIMIT_AS)
         try:
             try:
-                if memory_mb is not None:
-                    resource.setrlimit(resource.RLIMIT_AS, (memory_mb * MEBIBYTE, before[1]))
                 for number in INTERRUPTS:
                     signal.signal(number, interrupt)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
@@ -123,15 +121,10 @@ def _make(call: dict[str, Any], channel: socket.socket, heard: int) -> dict[str,
                     signal.signal(number, signal.SIG_IGN)
         except BaseException as raised:
             error = raised
-        resource.setrlimit(resource.RLIMIT_AS, before)
     if os.getpid() != process:
         end_as_child(error)
     connections.close_all()
+    failed = error is not None
     if error is None:
-        value, unfit = take(value, conf.get_config().max_result_bytes)
-        return {"value": value} if unfit is None else {"unfit": pack_error(unfit)}
-    packed = pack_error(error)
-    if memory_mb is not None and isinstance(error, MemoryError):
-        packed["text"] = f"{packed['text']} The process of the task may have {memory_mb} MiB.".strip()
-        packed["empty"] = False
-    return {"error": packed}
+        value, error = take(value, conf.get_config().max_result_bytes)
+    return {"value": value, "error": error and pack_error(error), "raised": failed}

@@ -1,34 +1,44 @@
 """Executes isolated tasks in processes of their own: starts one for each, sends it the call, receives its outcome.
 
 Note [A fresh interpreter for each]
-Each execution has its own process, which executes nothing else: whatever a task leaks, forks, changes or breaks ends
-with it. The process is started like `manage.py`, not forked from the worker, whose threads and connections must not
-be copied; see `calls/commands/process.py`, Note [The guard]. The task's timeout counts from when it is ready.
+Each execution has its own process: whatever a task leaks, forks, changes or breaks ends with it. The process is started
+like `manage.py`, under a guard (`calls/commands/process.py`, Note [The guard]), not forked from the worker, whose
+threads and connections must not be copied. The task's timeout counts from when it is ready.
 
-Note [What it says]
+Note [What crosses]
 Over a socket, the process sends an empty line when it is ready, and one line of JSON at its end. The worker sends one
-line, the call, and closes its side once the lease is lost. Captured output arrives over a pipe as it is written
-(`capture.py`, Note [Heard beside the way]); standard output and error arrive over two more and are passed on to the
-worker's own, so each text is captured once, until the process dies. A signal interrupts it, even while it waits.
+line, the call, and closes its side once the lease is lost. Captured output arrives over a pipe as it is written;
+standard output and error arrive over two more and are passed on to the worker's own.
+
+Note [Exceptions cross as JSON]
+Nothing is unpickled or imported by name. The worker creates a class that derives from the first imported base of the
+original, and has its path, message and traceback. Attributes and frames do not cross.
 """
 
 import json
 import math
 import os
 import socket
+import sys
 import time
+import traceback
 from codecs import getincrementaldecoder
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import fields
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from ... import conf
-from ...calls import capture, tracing
+from ...calls import call_of, capture, tracing
+from ...calls.call import backend_of
 from ...calls.commands import guard
 from ...calls.commands.process import Process, ProcessDied, note_last
 from ...calls.isolation import Isolation
+from ...calls.registry import get_task
 from ...exceptions import TaskCancelled, TaskTimeout
+from ...ledger.rows import Outcome, RunRow, ScheduleRow, StateRow
 from ..held import Held
-from .crossing import pack_row, unpack_error
 
 COMMAND = ("delayq_worker", "--skip-checks", "--isolated")
 #: Maximum seconds for the start of a process, which does not count towards the task's timeout.
@@ -39,6 +49,8 @@ END_SECONDS = 5.0
 SPARE_SECONDS = START_SECONDS + END_SECONDS + 30.0
 #: Maximum lines of stderr in the error of a killed process: they include the stacks of its threads.
 LAST_LINES = 200
+#: Maximum characters of a message, and of the end of a traceback, that cross.
+MOST_TEXT, MOST_TRACEBACK = 10_000, 100_000
 
 
 class Taken(NamedTuple):
@@ -60,46 +72,46 @@ def call(held: Held, isolation: Isolation) -> Taken:
         TaskTimeout: Its timeout passed, or a user stopped it: it was interrupted, or its process was killed.
         ProcessDied: Its process ended by itself.
         OSError: No process could be started.
-        BaseException: What the task raised, see `crossing.py`.
+        BaseException: What the task raised, see Note [Exceptions cross as JSON].
     """
     outcome = held.outcome
     message = {
         "run": pack_row(outcome.run),
         "schedule": None if outcome.schedule is None else pack_row(outcome.schedule),
-        "memory_mb": isolation.memory_mb,
-        "heard": held.output is not None,
+        "captures": held.output is not None,
         "trace": tracing.carrier(),
     }
     token = capture.current.set(None)  # standard output was captured already
     try:
-        reply = _execute(held, json.dumps(message).encode() + b"\n")
+        reply = _execute(held, isolation, json.dumps(message).encode() + b"\n")
     finally:
         capture.current.reset(token)
-    if "error" in reply:
-        raise unpack_error(reply["error"])
-    unfit = reply.get("unfit")
-    return Taken(reply.get("value"), unfit and unpack_error(unfit))
+    error = reply["error"] and unpack_error(reply["error"])
+    if reply["raised"]:
+        raise error
+    return Taken(reply["value"], error)
 
 
-def _execute(held: Held, call: bytes) -> dict[str, Any]:
+def _execute(held: Held, isolation: Isolation, call: bytes) -> dict[str, Any]:
     """Return the reply of a process to this call, once it has ended. Raises the same as `call`."""
     ours, theirs = socket.socketpair()
-    heard, hear = (os.fdopen(end, mode, buffering=0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
-    with ours, theirs, heard, hear:
-        ends = theirs.fileno(), hear.fileno()
-        process = Process([*COMMAND, *map(str, ends)], pass_fds=ends, last_lines=LAST_LINES)
+    output, output_end = (os.fdopen(end, mode, buffering=0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
+    with ours, theirs, output, output_end:
+        ends = theirs.fileno(), output_end.fileno()
+        command, memory_mb = [*COMMAND, *map(str, ends)], isolation.memory_mb
+        process = Process(command, memory_mb=memory_mb, pass_fds=ends, last_lines=LAST_LINES)
         theirs.close()
-        hear.close()
+        output_end.close()
         channel = _Channel(ours, call)
-        process.hear(ours, channel.take)
+        process.add_source(ours, channel.take)
         if held.output is not None:
             add, decoder = held.output.add, getincrementaldecoder("utf-8")(errors="replace")
-            process.hear(heard, lambda found: add(decoder.decode(found)))
+            process.add_source(output, lambda found: add(decoder.decode(found)))
         try:
             interrupted = _watch(held, process, channel)
         finally:
             if not process.ended:
-                process.order(guard.KILL)
+                process.send_order(guard.KILL)
             process.end()
     if channel.ended:
         reply: dict[str, Any] = json.loads(channel.reply)
@@ -109,9 +121,11 @@ def _execute(held: Held, call: bytes) -> dict[str, Any]:
         died.add_note(f"It was not ready for the task, for which it had {START_SECONDS:g} s.")
     if not interrupted:
         raise died
-    stopped, grace = held.stopped_by is not None, conf.get_config().timeout_grace_seconds
-    over = "stopped by somebody" if stopped else f"its timeout of {held.limit:g} s was over"
-    error = (TaskCancelled if stopped else TaskTimeout)(f"{over}; its process was killed within {grace:g} s")
+    killed = f"its process was killed within {conf.get_config().timeout_grace_seconds:g} s"
+    if held.stopped_by is None:
+        error = TaskTimeout(f"its timeout of {held.limit:g} s was over; {killed}")
+    else:
+        error = TaskCancelled(f"stopped by a user; {killed}")
     note_last(error, process.last)
     raise error from died
 
@@ -129,7 +143,7 @@ def _watch(held: Held, process: Process, channel: "_Channel") -> bool:
         elif not interrupted and (held.stopped_by is not None or (began and now >= began + limit)):
             interrupted, kill_at = True, now + grace if began else now
             if began:
-                process.order(guard.TIMEOUT if held.stopped_by is None else guard.CANCEL)
+                process.send_order(guard.TIMEOUT if held.stopped_by is None else guard.CANCEL)
         if held.lost and began:
             with suppress(OSError):  # it has ended
                 channel.socket.shutdown(socket.SHUT_WR)
@@ -139,7 +153,7 @@ def _watch(held: Held, process: Process, channel: "_Channel") -> bool:
 
 
 class _Channel:
-    """The worker's side of the socket. See Note [What it says]."""
+    """The worker's side of the socket. See Note [What crosses]."""
 
     def __init__(self, ours: socket.socket, call: bytes) -> None:
         self.socket, self._call, self.reply = ours, call, b""
@@ -155,3 +169,79 @@ class _Channel:
         self.reply += found
         if found.endswith(b"\n"):
             self.ended = time.monotonic()
+
+
+def pack_row(row: RunRow | ScheduleRow) -> dict[str, Any]:
+    """Return a row as plain JSON; a schedule without its state, which is read when it is needed."""
+    values = {item.name: getattr(row, item.name) for item in fields(row) if item.init and item.name != "state"}
+    instants = {name: value.isoformat() for name, value in values.items() if isinstance(value, datetime)}
+    spans = {name: value.total_seconds() for name, value in values.items() if isinstance(value, timedelta)}
+    return {"plain": {**values, **dict.fromkeys((*instants, *spans))}, "instants": instants, "spans": spans}
+
+
+def unpack_outcome(run: dict[str, Any], schedule: dict[str, Any] | None) -> Outcome:
+    """Return the outcome for packed rows, of a due point or, without a schedule, of a job."""
+    row = RunRow(**_values(run))
+    if schedule is not None:
+        return Outcome(row, ScheduleRow(state=StateRow(row.schedule_id or 0, stored=False), **_values(schedule)))
+    return Outcome(row, None, job=call_of(row, get_task(row.task), backend_of(row.backend)))
+
+
+def _values(packed: dict[str, Any]) -> dict[str, Any]:
+    instants = {name: datetime.fromisoformat(text) for name, text in packed["instants"].items()}
+    return {**packed["plain"], **instants, **{name: timedelta(seconds=span) for name, span in packed["spans"].items()}}
+
+
+def pack_error(error: BaseException) -> dict[str, Any]:
+    """Return an exception as plain JSON, as far as it can be read. See Note [Exceptions cross as JSON]."""
+    kind = type(error)
+    text = said_or(lambda: str(error), "")
+    trace = said_or(lambda: "".join(traceback.format_exception(error)), "")
+    trace = trace or "".join(traceback.format_tb(error.__traceback__))
+    return {
+        "classes": [(str(base.__module__), str(base.__qualname__)) for base in kind.__mro__[:-1]],
+        "text": text[:MOST_TEXT],
+        "empty": not text and not error.args,
+        "traceback": trace[-MOST_TRACEBACK:],
+    }
+
+
+def unpack_error(packed: dict[str, Any]) -> BaseException:
+    """Return an exception that represents the packed one. See Note [Exceptions cross as JSON]."""
+    module, name = packed["classes"][0]
+    text, args = packed["text"], () if packed["empty"] else (packed["text"],)
+    values = {
+        "__module__": module,
+        "__qualname__": name,
+        "__str__": lambda self: text,
+        "__init__": lambda self, *args: None,
+        "delayq_traceback": packed["traceback"],
+    }
+    for path in packed["classes"]:
+        with suppress(Exception):  # no exception of this kind can be made: the next base
+            kind = type(name.rpartition(".")[2], (_loaded(*path),), values)
+            error: BaseException = kind.__new__(kind, *args)
+            error.args = args
+            return error
+    raise AssertionError(packed["classes"])  # the last base, BaseException, always works
+
+
+def _loaded(module: str, name: str) -> Any:
+    """Return an exception class if this process has already imported it, else None."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+
+
+def remote_traceback(error: BaseException) -> str:
+    """Return the traceback of an exception that has crossed, '' for any other one."""
+    return str(getattr(error, "delayq_traceback", ""))
+
+
+def said_or(make: Callable[[], str], otherwise: str) -> str:
+    """Return a text made by foreign code; if that raises, return `otherwise`."""
+    try:
+        return make()
+    except BaseException:
+        return otherwise

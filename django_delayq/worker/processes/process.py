@@ -1,27 +1,23 @@
 """How a process under a supervisor begins, as a fresh interpreter, and how a worker ends, within a bounded time.
 
 Note [A fresh interpreter]
-A worker process is never forked from a loaded one. A fork inherits what the parent's imports opened and started: a
-database or Redis connection that both processes then read, a lock of a thread that does not exist in the child, a
-gRPC channel, on macOS frameworks that abort in a forked child. A fresh interpreter with the same command line
-inherits nothing, keeps whatever wraps the command (a custom `manage.py`, coverage, interpreter options), and runs the
-code that is installed *now*.
+A worker process is never forked from a loaded one. A fork inherits what the parent's imports opened and started:
+connections that both processes then read, locks of threads that do not exist in the child, gRPC channels. A fresh
+interpreter with the same command line keeps what wraps the command (a custom `manage.py`, coverage) and runs the code
+that is installed *now*.
 
 Note [Signals wait for the handlers]
 A stop signal that arrives while the interpreter starts would kill the process, or raise KeyboardInterrupt in an
-import. So the parent blocks these signals for the child until `WorkerSignals` has installed its handlers. Threads and
-programs that an import starts before that begin with the signals blocked too.
+import. So the parent blocks these signals for the child until `WorkerSignals` has installed its handlers.
 
 Note [The end of a process is bounded]
 Python waits for all threads, the exit handlers and the output. Something that a task left behind (a thread, a child,
-a full pipe) can delay this for ever. By then all outcomes are recorded and no lease is held, so the leftovers only
-get the rest of the grace.
+a full pipe) can delay this for ever. By then all outcomes are recorded and no lease is held.
 """
 
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -32,7 +28,7 @@ from typing import Final, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ...calls.capture import nowhere
+logger = logging.getLogger("django_delayq.worker")
 
 #: The signals that stop a worker.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -45,8 +41,7 @@ END_SECONDS: Final = 2.0
 def command_line() -> list[str]:
     """Return the command that starts this program again. See Note [A fresh interpreter].
 
-    Raises:
-        ImproperlyConfigured: Python is embedded in another program, which alone knows how it was started.
+    Raises ImproperlyConfigured if Python is embedded in another program.
     """
     if not sys.executable or len(sys.orig_argv) < 2:
         raise ImproperlyConfigured(
@@ -56,7 +51,7 @@ def command_line() -> list[str]:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def block_signals() -> Iterator[None]:
     """Block the signals for this thread, and for what it starts. See Note [Signals wait for the handlers]."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -78,10 +73,7 @@ def end_within(seconds: float, exit_status: int) -> None:
 
 
 def end_at_once(exit_status: int) -> NoReturn:
-    """End the process even if tasks run; log handlers get END_SECONDS to write their records.
-
-    Python would wait for the thread of an `async def` task, whose point another worker takes over in the meantime.
-    """
+    """End the process even if tasks run, for which Python would wait; log handlers get END_SECONDS."""
     end_children()
     end_within(END_SECONDS, exit_status)
     with suppress(Exception):
@@ -98,19 +90,13 @@ def _flush_streams() -> None:
 
 
 def open_standard_streams() -> None:
-    """Open /dev/null in place of missing standard streams.
-
-    Otherwise the next file or socket would get the number of standard output, and printed text would go there.
-    """
+    """Open /dev/null for missing standard streams: another file would get the number of standard output."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(number)
-    for name in ("stdout", "stderr"):
+    for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
-            setattr(sys, name, nowhere())
-
-
-logger = logging.getLogger("django_delayq.worker")
+            setattr(sys, name, os.fdopen(number, "w"))
 
 
 def end_as_child(error: BaseException | None) -> NoReturn:
@@ -132,29 +118,7 @@ def end_children() -> None:
             child.terminate()
 
 
-MEBIBYTE = 1024 * 1024
-STATM = Path("/proc/self/statm")
-
-
 def resident_mb() -> float:
-    """Return the resident memory of this process in MiB.
-
-    Raises:
-        OSError: Neither /proc nor `ps` can be read here.
-    """
-    try:
-        pages = int(STATM.read_text().split()[1])
-    except FileNotFoundError:
-        return _asked_of_ps()
-    return pages * os.sysconf("SC_PAGE_SIZE") / MEBIBYTE
-
-
-def _asked_of_ps() -> float:
-    command = ["ps", "-o", "rss=", "-p", str(os.getpid())]  # the answer is in KiB
-    try:
-        answer = subprocess.run(command, capture_output=True, check=False, timeout=10)  # noqa: S603 - a fixed command
-    except subprocess.SubprocessError as error:
-        raise OSError(str(error)) from error
-    if not answer.stdout.strip().isdigit():
-        raise OSError(f"ps does not tell the memory of a process: {(answer.stderr or answer.stdout).decode()!r}")
-    return int(answer.stdout) / 1024
+    """Return the resident memory of this process in MiB. Raises OSError where there is no /proc."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1024**2

@@ -1,28 +1,80 @@
-"""The stop signals of a worker process and of a supervisor. Does not drain or end a worker itself.
+"""The stop signals of a worker process, and its view of the supervisor that started it. They exchange no messages.
 
 Note [Supervised workers drain once]
 A worker without a supervisor drains at the first SIGTERM or SIGINT and ends at once at the second. Under a supervisor
 one request arrives several times: Ctrl-C reaches the process group, systemd signals every process, and the supervisor
 forwards its own signals. So there any number of signals requests one drain, and only the supervisor acts on a second
-request: it kills. A worker may drain for a reason of its own before any request. A closing terminal sends SIGHUP more
-than once, which also counts once; if SIGHUP was ignored at the start (nohup), it stays so.
+request: it kills. A closing terminal sends SIGHUP more than once, which also counts once; if SIGHUP was ignored at the
+start (nohup), it stays so.
 
 Note [Forked children restore signal handlers]
 A child that a task forks inherits these handlers and would ignore the SIGTERM by which `multiprocessing` ends it. So
 the child restores the former handlers. Signals are blocked until then, because these handlers would consume them.
+
+Note [A process that hangs]
+A task in C code that never releases the interpreter hangs its whole process, including the thread that renews leases.
+After two lease periods its entries belong to other workers, so ending it costs nothing. No Python thread could end
+it: `faulthandler` waits outside the interpreter, postponed while a thread still runs.
 """
 
+import faulthandler
+import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, MutableMapping
 from types import FrameType
+from typing import Final, NamedTuple, Self
 
+from ... import conf
 from ..loop import Worker
-from .process import SIGNALS
+from .process import MARGIN_SECONDS, SIGNALS
+
+logger = logging.getLogger("django_delayq.worker")
+
+#: Holds "process id of the supervisor, number of this process" if the worker has a supervisor.
+VARIABLE: Final = "DELAYQ_SUPERVISOR"
+#: Minimum seconds without progress that count as a hang, however short the leases are.
+BUSY_SECONDS: Final = 10.0
+LOOK_SECONDS: Final = 1.0
 
 
-def handle_orders(handler: Callable[[int, FrameType | None], object]) -> "dict[int, signal._HANDLER]":
+class Parent(NamedTuple):
+    """A worker's supervisor; `number` is the number of the worker among those it started, from 1."""
+
+    pid: int
+    number: int
+
+    @classmethod
+    def found_in(cls, environment: MutableMapping[str, str]) -> Self | None:
+        """Return the supervisor of this process, or None. Removes it from the environment that tasks pass on."""
+        try:
+            pid, number = map(int, environment.pop(VARIABLE, "").split())
+        except ValueError:
+            return None
+        return cls(pid, number)
+
+    def watch(self, gone: Callable[[], None]) -> None:
+        """In a thread: call `gone` once the supervisor is gone, and end this process if it hangs.
+
+        Without a supervisor the process ends after `DRAIN_SECONDS` and a margin, even if work is unfinished.
+        """
+        config = conf.get_config()
+        hung_seconds = max(2 * config.lease_seconds, BUSY_SECONDS)
+
+        def look() -> None:
+            while os.getppid() == self.pid:  # an orphaned process gets another parent
+                faulthandler.dump_traceback_later(hung_seconds, exit=True, file=2)
+                time.sleep(LOOK_SECONDS)
+            faulthandler.dump_traceback_later(config.drain_seconds + MARGIN_SECONDS, exit=True, file=2)
+            logger.warning("The supervisor is gone: this worker drains and ends.")
+            gone()
+
+        threading.Thread(target=look, name="delayq-parent", daemon=True).start()
+
+
+def set_stop_handlers(handler: Callable[[int, FrameType | None], object]) -> "dict[int, signal._HANDLER]":
     """Handle the stop signals; return the former handlers. See Note [Supervised workers drain once]."""
     # A handler rather than SIG_IGN, which processes started by tasks would inherit.
     return {
@@ -45,7 +97,7 @@ class WorkerSignals:
 
     def obey(self) -> None:
         """Install the handlers, then unblock pending signals. See Note [Signals wait for the handlers]."""
-        self._before = handle_orders(self._stop)
+        self._before = set_stop_handlers(self._stop)
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 

@@ -1,14 +1,11 @@
 """The parent of several workers: restarts each one that ends, and drains all of them when it is stopped.
 
 It runs no task, connects to neither Redis nor the database and holds no lease. So a failure of one child affects no
-other; if the supervisor itself is killed, the children detect it (`parent.py`) and drain.
+other; if the supervisor itself is killed, the children detect it (`signals.py`) and drain.
 
 Note [Started again]
 A worker that ends is restarted, whatever its exit status, after a pause that doubles from 0.1 s to 5 s while it
-lives for less than YOUNG_SECONDS. Exceptions: `burst` mode, and a worker that reports an outdated release. If the
-pause after an error reaches 5 s before any worker has lived that long or ended well, restarts are useless: the
-supervisor logs this and ends with an error, as a worker without a supervisor does at its first error. Errors that the
-supervisor can detect by itself end it before it starts anything.
+lives for less than YOUNG_SECONDS. Exceptions: `burst` mode, and a worker that reports an outdated release.
 """
 
 import logging
@@ -21,10 +18,9 @@ from typing import Any, NamedTuple
 
 from ... import conf
 from ..options import OK, OUTDATED, RECYCLE, UNFINISHED
-from ..trouble import MOST_SECONDS, Backoff
-from .parent import VARIABLE
-from .process import MARGIN_SECONDS, command_line, held_back
-from .signals import handle_orders
+from ..trouble import Backoff
+from .process import MARGIN_SECONDS, block_signals, command_line
+from .signals import VARIABLE, set_stop_handlers
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -46,27 +42,23 @@ class Child(NamedTuple):
 
 
 class Supervisor:
-    """Keeps `processes` workers running, each a fresh interpreter; with `burst`, until each has found nothing due."""
+    """Keeps `processes` workers running; with `burst`, until each has found nothing due."""
 
     def __init__(self, processes: int, *, burst: bool) -> None:
         self._command = command_line()
         self._burst = burst
         self._drain_seconds = conf.get_config().drain_seconds
         self._children: dict[int, Child] = {}
-        #: The time of each worker's next start; without workers that must not be restarted.
+        #: The next start of each worker that is to run.
         self._backoffs = {number: Backoff() for number in range(1, processes + 1)}
-        self._worked = False
         self._exit_status: int = OK
         self._stops = 0
         self._kill_at = 0.0
 
     def run(self) -> int:
-        """Supervise until stopped, in burst mode until nothing is due; return the exit status, OK if all drained.
-
-        Call this in the main thread, as its last act.
-        """
+        """Supervise until stopped, in burst mode until nothing is due; return the exit status, OK if all drained."""
         logger.info("Supervisor of %d processes, pid %d.", len(self._backoffs), os.getpid())
-        handle_orders(self._stop)
+        set_stop_handlers(self._stop)
         while self._children or self._backoffs:
             self._start_missing()
             time.sleep(LOOK_SECONDS)
@@ -85,7 +77,7 @@ class Supervisor:
                 continue
             environment = {**os.environ, VARIABLE: f"{os.getpid()} {number}"}
             try:
-                with held_back():
+                with block_signals():
                     process = subprocess.Popen(self._command, env=environment)  # noqa: S603
             except OSError as error:
                 backoff.failed(now)
@@ -97,14 +89,12 @@ class Supervisor:
 
     def _reap(self) -> None:
         now = time.monotonic()
-        self._worked = self._worked or any(now - each.started_at >= YOUNG_SECONDS for each in self._children.values())
         for child in [*self._children.values()]:
             status = child.process.poll()
             if status is None:
                 continue
             del self._children[child.number]
             well, lived = status in (OK, RECYCLE), now - child.started_at
-            self._worked = self._worked or well
             if status == OUTDATED or (self._burst and status != RECYCLE):
                 self._backoffs.pop(child.number, None)
             after = ""
@@ -118,10 +108,6 @@ class Supervisor:
             level = logging.INFO if well else logging.ERROR
             extra = _event("process_ended", child, exit_status=status)
             logger.log(level, "%s %s%s.", child, _how_it_ended(status), after, extra=extra)
-            if backoff and status == UNFINISHED and backoff.until >= now + MOST_SECONDS and not self._worked:
-                logger.error("No process has worked so far: this does not start again. See the errors before.")
-                self._exit_status = UNFINISHED
-                self._stops = max(self._stops, 1)
 
     def _obey(self) -> None:
         now = time.monotonic()

@@ -23,8 +23,8 @@ class Server:
     """One server at one address. With `directory` it keeps an append-only file there: a restart has the data."""
 
     def __init__(self, directory: Path | None = None, extra_args: Sequence[str] = ()) -> None:
-        options = (*BRISK, *extra_args)
-        self._embedded = EmbeddedServer(directory=directory, appendonly=directory is not None, extra_args=options)
+        kept = () if directory is None else ("--dir", str(directory), "--appendonly", "yes")
+        self._embedded = EmbeddedServer(extra_args=(*BRISK, *kept, *extra_args))
 
     def __enter__(self) -> Self:
         self._embedded.start()

@@ -18,8 +18,7 @@ from django.conf import settings
 from django.test import override_settings
 from redis.crc import key_slot
 
-from django_delayq.embedded import EmbeddedServer
-from django_delayq.embedded.binary import find_server
+from django_delayq.embedded import EmbeddedServer, find_server
 from django_delayq.index import Shard
 from django_delayq.index.keys import all_keys
 from tests.acceptance.support import wait_until
@@ -72,7 +71,7 @@ class Node:
         folder.mkdir()
         self.port = port
         listen = ("--port", str(port), "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0")
-        self._embedded = EmbeddedServer(directory=folder, extra_args=(*BRISK, *listen, *options))
+        self._embedded = EmbeddedServer(extra_args=("--dir", str(folder), *BRISK, *listen, *options))
         self.up = False
 
     @property
