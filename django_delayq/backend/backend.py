@@ -13,12 +13,12 @@ from typing import Any
 from django.core import checks
 
 from .. import conf
-from ..calls import history, registry, tracing
+from ..calls import registry, tracing
 from ..calls.compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist
 from ..calls.isolation import validate_isolation
 from ..calls.options import NAMES as CALLBACKS
 from ..calls.options import Retries, parse, path_of
-from ..calls.results import as_called, new_result
+from ..calls.results import result_of
 from ..calls.task import DelayQTask, retries_of, unique_key_of
 from ..exceptions import JobHeld, UnknownTask
 from .preparing import Preparer, absolute, moment
@@ -114,7 +114,7 @@ class DelayQBackend(BaseTaskBackend):
             task = registry.get_task(row.task)
         except UnknownTask as error:
             raise TaskResultDoesNotExist(result_id) from error
-        return new_result(as_called(task, row), row, attempts=history.from_json(row.attempts))
+        return result_of(task, row)
 
     def wait(self, result: AnyResult, timeout: float | timedelta | None = None) -> None:
         """Wait until a job has ended, and refresh its result: see `JobResult.wait`."""

@@ -51,9 +51,3 @@ class RunContext(ExecutionContext):  # type: ignore[misc]
 
     schedule: "Schedule"
     due_at: datetime
-    attempt_number: int = 1
-
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt, from 1; a take-over after a crash is not a new attempt."""
-        return self.attempt_number

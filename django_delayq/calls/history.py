@@ -17,12 +17,6 @@ MOST_ATTEMPTS = 100
 MOST_TRACES = 10
 #: Maximum characters: of a traceback, from its end; of a line and of a worker's name.
 MOST_TRACE, MOST_LINE = 20_000, 200
-#: Class paths for our reasons that name no error class.
-_OWN = {
-    "cancelled": "django_delayq.exceptions.TaskCancelled",
-    "timeout": "django_delayq.exceptions.TaskTimeout",
-    "poison": "django_delayq.exceptions.JobLost",
-}
 #: The title of an attempt whose worker died.
 NOT_ENDED = "its worker did not end it"
 
@@ -46,32 +40,15 @@ class Attempt(NamedTuple):
 def followed_by(
     attempts: Sequence[Attempt], started: int | None, finished: int | None, worker: str, title: str, trace: str = ""
 ) -> list[Attempt]:
-    """Return attempts and one more, bounded. See Note [The first and the newest attempts are kept]."""
+    """Return attempts and one more. See Note [The first and the newest attempts are kept]."""
     number = attempts[-1].number + 1 if attempts else 1
-    return bounded([*attempts, Attempt(number, started, finished, worker, title, trace)])
-
-
-def bounded(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Return the attempts to keep. See Note [The first and the newest attempts are kept]."""
-    if len(attempts) > MOST_ATTEMPTS:
-        attempts = [attempts[0], *attempts[1 - MOST_ATTEMPTS :]]
-    newest = len(attempts) - MOST_TRACES
-    return [_cut(attempt, traced=not 0 < index <= newest) for index, attempt in enumerate(attempts)]
-
-
-def _cut(attempt: Attempt, *, traced: bool) -> Attempt:
-    return attempt._replace(
-        worker=attempt.worker[:MOST_LINE],
-        title=" ".join(attempt.title.split())[:MOST_LINE],
-        trace=attempt.trace[-MOST_TRACE:] if traced else "",
-    )
-
-
-def path_of_title(title: str) -> str:
-    """Return the class path of the error that a title or a reason names, as in Django's `TaskError`."""
-    path = title.partition(": ")[0]
-    own = _OWN.get(title.partition(" by ")[0])
-    return own or (path if "." in path else f"builtins.{path}")
+    title = " ".join(title.split())[:MOST_LINE]
+    kept = [*attempts, Attempt(number, started, finished, worker[:MOST_LINE], title, trace[-MOST_TRACE:])]
+    if len(kept) > MOST_ATTEMPTS:
+        del kept[1]
+    if len(kept) > MOST_TRACES:
+        kept[-MOST_TRACES] = kept[-MOST_TRACES]._replace(trace="")
+    return kept
 
 
 def to_json(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
@@ -80,19 +57,5 @@ def to_json(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
 
 
 def from_json(value: Any) -> list[Attempt]:
-    """Parse attempts; invalid ones are left out."""
-    found = [_read(item) for item in value] if isinstance(value, list) else []
-    return [attempt for attempt in found if attempt is not None]
-
-
-def as_ms(value: Any) -> int | None:
-    """Return an integer of JSON, None for anything else."""
-    return value if isinstance(value, int) else None
-
-
-def _read(item: Any) -> Attempt | None:
-    if not isinstance(item, dict) or not isinstance(item.get("number"), int):
-        return None
-    started, finished = as_ms(item.get("started")), as_ms(item.get("finished"))
-    worker, title, trace = (str(item.get(name) or "") for name in ("worker", "title", "trace"))
-    return Attempt(item["number"], started, finished, worker, title, trace)
+    """Parse the attempts of a row, without what later versions may add to them."""
+    return [Attempt._make(map(each.get, Attempt._fields)) for each in value or ()]

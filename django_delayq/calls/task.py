@@ -1,7 +1,7 @@
 """Django's `Task` with the options of our jobs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -69,17 +69,6 @@ class DelayQTask(Task):  # type: ignore[type-arg]
         """Enqueue a job for each (args, kwargs), in few round trips; return their results in the same sequence."""
         backend: Any = self.get_backend()
         return list(backend.enqueue_many((self, args, kwargs) for args, kwargs in calls))
-
-
-def as_enqueued(task: AnyTask, **values: Any) -> AnyTask:
-    """Return a copy with the values of its enqueueing, without validation.
-
-    It was valid then. Later settings, such as fewer queues, must not hide a result or stop a job.
-    """
-    made: AnyTask = object.__new__(type(task))
-    for item in fields(task):
-        object.__setattr__(made, item.name, values.get(item.name, getattr(task, item.name)))
-    return made
 
 
 def retries_of(task: Any) -> Retries:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import ledger
 from ..backend.preparing import moment
-from ..calls import as_called, new_result
+from ..calls import result_of
 from ..calls.compat import AnyResult, AnyTask, normalize_json
-from ..calls.history import from_json
 from ..calls.registry import get_task
 from ..ledger import chain
 from ..models import Origin, Run, Schedule
@@ -128,7 +127,7 @@ class Assertions:
 
 
 def _result(row: Run) -> AnyResult:
-    return new_result(as_called(get_task(row.task), row), row, attempts=from_json(row.attempts))
+    return result_of(get_task(row.task), row)
 
 
 def _called_with(item: Schedule | AnyResult, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bool:

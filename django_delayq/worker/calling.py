@@ -378,7 +378,6 @@ def context_of(held: Held, task: AnyTask, result: AnyResult | None) -> Execution
         schedule=as_schedule(schedule),
         due_at=run.due_at,
         idempotency_key=key,
-        attempt_number=run.attempt,
         _lease_lost=held.is_lost,
     )
 
