@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
+from unittest import mock
 
 from django.utils import timezone
 
@@ -17,8 +18,6 @@ from ..signals import run_finished, run_skipped
 from .assertions import Assertions
 from .bench import Bench
 from .clock import FrozenClock
-from .following import Following
-from .index import MemoryIndex
 
 #: Maximum steps; more are assumed to be a task that enqueues itself forever.
 MOST = 10_000
@@ -45,14 +44,10 @@ class Runner(Assertions):
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(conf.without_redis())
-            self.clock.freeze()
-            stack.callback(self.clock.thaw)
-            index = MemoryIndex("test")
-            self.bench = Bench(self.clock, index)
-            self.following = Following(index)
+            stack.enter_context(self.clock.frozen())
+            self.bench = Bench(self.clock)
             self._last = sync.last_key()
-            self.following.connect()
-            stack.callback(self.following.disconnect)
+            stack.enter_context(mock.patch.object(sync, "mirror_after_commit", self.bench.note_edits))
             for signal in (run_finished, run_skipped):
                 signal.connect(self._note)
                 stack.callback(signal.disconnect, self._note)
@@ -108,7 +103,7 @@ class Runner(Assertions):
             UnknownTask: No installed app has a task of this path.
         """
         path = task if isinstance(task, str) else task.module_path
-        self.bench.durations[get_task(path).module_path] = duration
+        self.bench.timeouts.durations[get_task(path).module_path] = duration
 
     # -- work
 
@@ -123,31 +118,27 @@ class Runner(Assertions):
             ValueError: `now` is in the past, or naive.
             DelayQError: There are more than `most` steps, or a task calls this.
         """
-        until_ms = self._later(now, "run_due")
+        until_ms, steps = self._later(now, "run_due"), 0
         if self._running:
             raise DelayQError("run_due() is called by a task that it runs. Call it from the test.")
         self._running = self._moved = True
         self._recorded = []
         try:
-            self.following.everything()
-            self._run(until_ms, most)
+            self.bench.sync_all()
+            while (next_ms := self.bench.next_ms()) is not None and next_ms <= until_ms:
+                steps += 1
+                if steps > most:
+                    raise DelayQError(
+                        f"{most:,} steps, and it is only {self.now:%Y-%m-%d %H:%M:%S} UTC. Does a task enqueue itself? "
+                        "Else choose an earlier instant, or a higher `most`."
+                    )
+                self.clock.set(max(next_ms, self.clock.now_ms))
+                self.bench.step()
+                self.bench.sync_edits()
         finally:
             self._running = False
         self.clock.set(until_ms)
         return self._recorded
-
-    def _run(self, until_ms: int, most: int) -> None:
-        steps = 0
-        while (next_ms := self.bench.next_ms()) is not None and next_ms <= until_ms:
-            steps += 1
-            if steps > most:
-                raise DelayQError(
-                    f"{most:,} steps, and it is only {self.now:%Y-%m-%d %H:%M:%S} UTC. Does a task enqueue itself? "
-                    "Else choose an earlier instant, or a higher `most`."
-                )
-            self.clock.set(max(next_ms, self.clock.now_ms))
-            self.bench.step()
-            self.following.go_on()
 
     def _later(self, when: datetime | timedelta | None, method: str) -> int:
         if when is None:

@@ -1,6 +1,6 @@
 """One shard in memory, seeded and read as `shard.py` does it in Redis: the same tests are for both."""
 
-from django_delayq.testing.index import MemoryIndex, Standing
+from django_delayq.testing.memory import MemoryIndex, Standing
 from tests.integration.shard import LEASE_MS, PLACE, begin
 
 PARTS = {

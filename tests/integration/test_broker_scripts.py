@@ -33,14 +33,14 @@ def test_claim_leases_the_oldest_due_members_up_to_the_limit_and_moves_their_sco
 # -- lanes and turns: see Note [Lanes] in `lua/_prelude.lua`
 
 
-def test_points_and_jobs_share_a_claim_by_halves(index):
+def test_points_and_jobs_share_a_claim_by_halves(shard):
     for n in range(6):
-        index.member(f"j{n}", due=-9000 + n)
-        index.member(f"s{n}", due=-500 + n)
-    assert names_of(index.claim(request=2, limit=4)) == ["s0", "j0", "s1", "j1"]
-    assert names_of(index.claim(request=3, limit=3)) == ["s2", "j2", "s3"]
-    assert names_of(index.claim(request=4, limit=3)) == ["s4", "j3", "j4"]
-    assert names_of(index.claim(request=5, limit=3)) == ["s5", "j5"]
+        shard.member(f"j{n}", due=-9000 + n)
+        shard.member(f"s{n}", due=-500 + n)
+    assert names_of(shard.claim(request=2, limit=4)) == ["s0", "j0", "s1", "j1"]
+    assert names_of(shard.claim(request=3, limit=3)) == ["s2", "j2", "s3"]
+    assert names_of(shard.claim(request=4, limit=3)) == ["s4", "j3", "j4"]
+    assert names_of(shard.claim(request=5, limit=3)) == ["s5", "j5"]
 
 
 def seed_jobs(shard, count):
@@ -220,13 +220,13 @@ def test_claims_go_on_during_a_rebuild(shard):
 # -- renew, hand back
 
 
-def test_renew_extends_own_leases_and_creates_nothing(index):
-    index.held("s1", "s2")
-    index.seed(due={"s1": 5, "s2": 6})
-    index.seed(lease={"s2": "other"})
-    lost = index.broker.renew(PLACE, [("s1", "f"), ("s2", "f"), ("s3", "f")], lease_ms=LEASE_MS)
+def test_renew_extends_own_leases_and_creates_nothing(shard):
+    shard.held("s1", "s2")
+    shard.seed(due={"s1": 5, "s2": 6})
+    shard.seed(lease={"s2": "other"})
+    lost = shard.broker.renew(PLACE, [("s1", "f"), ("s2", "f"), ("s3", "f")], lease_ms=LEASE_MS)
     assert lost == {"s2", "s3"}
-    assert index.state() == {
+    assert shard.state() == {
         "due": {"s1": about(LEASE_MS), "s2": 6},
         "point": {"s1": LEASE_MS, "s2": LEASE_MS},
         "gen": {"s1": "7", "s2": "7"},

@@ -258,17 +258,15 @@ def test_another_clock_may_follow(runner):
     assert seen == [NINE, NINE + HOUR, NINE + 2 * HOUR, NINE + 2 * HOUR]
 
 
-def test_a_clock_that_another_package_has_replaced_is_replaced_too(runner, monkeypatch):
+def test_a_clock_that_another_package_has_replaced_is_replaced_too(monkeypatch):
     class Other(datetime):
         @classmethod
         def now(cls, tz=None):
             return datetime(2000, 1, 1, tzinfo=tz)
 
-    runner.clock.thaw()
     monkeypatch.setattr(timezone, "datetime", Other)
-    runner.clock.freeze()
-    assert timezone.now().astimezone(UTC) == NINE
-    runner.clock.thaw()
+    with Runner(NINE):
+        assert timezone.now().astimezone(UTC) == NINE
     assert timezone.datetime is Other
 
 

@@ -1,11 +1,11 @@
 """The index in memory, by the same rules as the scripts of `Broker`, for one worker in a test.
 
-The tests of the scripts compare both. Not emulated: lost replies, expiring leases, and limits.
+The tests of the scripts compare both. Not emulated: lost replies, expiring leases, limits, and the division of a claim
+between points and jobs.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 from .. import conf
@@ -51,12 +51,13 @@ class MemoryIndex(Broker):
     def now_ms(self) -> int:
         return to_ms(utcnow())
 
-    def layout(self) -> str | None:
-        return None
-
     # -- what a worker does
 
-    def free(self) -> list[Key]:
+    def first(self) -> tuple[int, Shard] | None:
+        """Return the wake time in ms and the shard of the first free member, or None."""
+        return next(((self.members[key].wake_ms, key[0]) for key in self._free()), None)
+
+    def _free(self) -> list[Key]:
         """Return members without a holder: due ones by wake time and priority, then the others; ties by insertion."""
         return sorted((key for key, item in self.members.items() if not item.holder), key=self._turn)
 
@@ -66,10 +67,6 @@ class MemoryIndex(Broker):
             return 1, item.wake_ms, item.point_ms
         return 0, item.wake_ms - item.priority * STEP_MS, 0
 
-    def first(self) -> tuple[int, Shard] | None:
-        """Return the wake time in ms and the shard of the first free member, or None."""
-        return next(((self.members[key].wake_ms, key[0]) for key in self.free()), None)
-
     def point_ms(self, run: AnyRun) -> int | None:
         """Return the due point in ms of a waiting row, None if it does not wait."""
         standing = self.members.get((self.shard_of("", run.queue), member_of_run(run)))
@@ -78,33 +75,21 @@ class MemoryIndex(Broker):
     def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None) -> Claim:
         now_ms = self.now_ms()
         self._claims += 1
-        fence, entries = f"{now_ms}.{self._claims}", []
-        for key in self._shared(shard, limit, request):
+        fence = f"{now_ms}.{self._claims}"
+        holder, entries = f"{fence} {self.worker}", []
+        due = [key for key in self._free() if key[0] == shard and self.members[key].wake_ms <= now_ms]
+        for key in due[:limit]:
             item = self.members[key]
-            item.holder, item.wake_ms = f"{fence} {self.worker}", now_ms + lease_ms
+            item.holder, item.wake_ms = holder, now_ms + lease_ms
             entries.append(Entry(key[1], item.point_ms, item.generation, item.attempts, lapsed=False))
-        return Claim(now_ms, None, "memory", fence, f"{fence} {self.worker}", tuple(entries))
+        return Claim(now_ms, None, "memory", fence, holder, tuple(entries))
 
-    def _shared(self, shard: Shard, limit: int, request: int) -> list[Key]:
-        """Return due members, alternating points and jobs; see Note [Lanes] of the scripts."""
-        due = [key for key in self.free() if key[0] == shard and self.members[key].wake_ms <= self.now_ms()]
-        lanes = [[key for key in due if key[1].startswith("j") is jobs] for jobs in (False, True)]
-        most = min(len(lanes[0]), max((limit + request % 2) // 2, limit - len(lanes[1])))
-        pairs = zip_longest(lanes[0][:most], lanes[1][: limit - most])
-        return [key for pair in pairs for key in pair if key is not None]
+    def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
+        return {member for member, holder in leases if self._held((shard, member), holder) is None}
 
     def _held(self, key: Key, holder: str) -> Standing | None:
         item = self.members.get(key)
         return item if item is not None and item.holder and item.holder == holder else None
-
-    def renew(self, shard: Shard, leases: Sequence[tuple[str, str]], *, lease_ms: int) -> set[str]:
-        lost = set()
-        for member, holder in leases:
-            if (item := self._held((shard, member), holder)) is None:
-                lost.add(member)
-            else:
-                item.wake_ms = self.now_ms() + lease_ms
-        return lost
 
     def settle(self, shard: Shard, settlements: Sequence[Settlement]) -> Settled:
         return Settled(self.now_ms(), None, [self._settle(shard, item) for item in settlements])
@@ -129,7 +114,7 @@ class MemoryIndex(Broker):
             standing.point_ms, standing.wake_ms, standing.generation = item.point_ms, item.ms, item.generation
         return 1
 
-    # -- what the mirror does
+    # -- what the sync does
 
     def upsert(self, shard: Shard, definitions: Sequence[Definition], *, mode: Mode = "") -> list[str]:
         put = self._put if mode == "new" else self._move if mode == "move" else self._mirror
@@ -139,22 +124,18 @@ class MemoryIndex(Broker):
         now_ms, standing = self.now_ms(), self.members.get(key)
         if standing is None:
             return self._write(key, item)
-        if item.generation < standing.generation:
-            return "OLD"
-        newer = item.generation > standing.generation
-        standing.generation = item.generation
-        if newer:
-            standing.priority = item.priority
+        if item.generation <= standing.generation:
+            return "OLD" if item.generation < standing.generation else "SAME"
+        standing.generation, standing.priority = item.generation, item.priority
         if standing.holder:
-            return "LEASED" if newer else "SAME"
-        if standing.point_ms <= now_ms or standing.attempts:
-            if newer and not standing.attempts and standing.wake_ms > now_ms:
+            return "LEASED"
+        if standing.attempts or standing.point_ms <= now_ms:
+            if not standing.attempts and standing.wake_ms > now_ms:
                 wake_ms = item.wake_ms if item.point_ms == standing.point_ms else now_ms
                 standing.wake_ms = min(standing.wake_ms, max(now_ms, wake_ms))
-            return "DUE" if newer else "SAME"
-        if newer:
-            standing.point_ms, standing.wake_ms = item.point_ms, item.wake_ms
-        return "MOVED" if newer else "SAME"
+            return "DUE"
+        standing.point_ms, standing.wake_ms = item.point_ms, item.wake_ms
+        return "MOVED"
 
     def _put(self, key: Key, item: Definition) -> str:
         standing = self.members.get(key)
@@ -178,17 +159,15 @@ class MemoryIndex(Broker):
         return "NEW"
 
     def remove(self, shard: Shard, members: Sequence[tuple[str, int, str]], *, gone: bool = False) -> list[str]:
-        return [self._remove(shard, member, generation, gone) for member, generation, _ in members]
+        return [self._remove((shard, member), generation, gone) for member, generation, _ in members]
 
-    def _remove(self, shard: Shard, member: str, generation: int, gone: bool) -> str:
-        standing = self.members.get((shard, member))
-        if standing is None:
-            return "GONE"
-        if generation < standing.generation:
-            return "OLD"
-        result = "LEASED" if standing.holder else "DUE" if standing.point_ms <= self.now_ms() and not gone else ""
-        if not result:
-            del self.members[shard, member]
-        elif not gone:
+    def _remove(self, key: Key, generation: int, gone: bool) -> str:
+        standing = self.members.get(key)
+        if standing is None or generation < standing.generation:
+            return "GONE" if standing is None else "OLD"
+        if not standing.holder and (gone or standing.point_ms > self.now_ms()):
+            del self.members[key]
+            return "REMOVED"
+        if not gone:
             standing.generation = generation
-        return result or "REMOVED"
+        return "LEASED" if standing.holder else "DUE"
