@@ -6,7 +6,7 @@ loaded (in an app's `apps.py`), when models cannot be imported; Django's own bac
 the stores only when a job is enqueued or looked up.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -76,17 +76,12 @@ class DelayQBackend(BaseTaskBackend):
             InvalidTask, InvalidArguments: The job can never be executed as it is.
             DatabaseError: It was not inserted.
         """
-        return self._traced([(task, args, kwargs)])[0]
+        return self.enqueue_many([(task, args, kwargs)])[0]
 
     def enqueue_many(self, calls: Iterable[tuple[AnyTask, Iterable[Any], Mapping[str, Any]]]) -> list[AnyResult]:
         """Insert a job for each (task, args, kwargs), all or none, in few statements; return their results in
-        sequence.
-
-        Raises what `enqueue` does.
+        sequence. Raises what `enqueue` does.
         """
-        return self._traced(calls)
-
-    def _traced(self, calls: Iterable[tuple[AnyTask, Iterable[Any], Mapping[str, Any]]]) -> list[AnyResult]:
         if not tracing.is_on():
             return self._enqueue(calls)
         with tracing.enqueueing() as tell:
@@ -109,24 +104,20 @@ class DelayQBackend(BaseTaskBackend):
             TaskResultDoesNotExist: No job of this alias has this id, or its result has expired.
             DatabaseError: The database does not answer.
         """
-        row = self._find(result_id)
+        from . import store
+
+        row = store.find(result_id, self.alias)
         try:
             task = registry.get_task(row.task)
         except UnknownTask as error:
             raise TaskResultDoesNotExist(result_id) from error
         return result_of(task, row)
 
-    def wait(self, result: AnyResult, timeout: float | timedelta | None = None) -> None:
-        """Wait until a job has ended, and refresh its result: see `JobResult.wait`."""
-        from .waiting import wait  # see Note [Before the apps are loaded]
+    def poll(self, result: AnyResult, timeout: float | timedelta | None) -> Iterator[float]:
+        """Refresh a result until its job has ended; yield the seconds until the next query. See `JobResult.wait`."""
+        from .waiting import poll
 
-        wait(result, timeout)
-
-    async def await_(self, result: AnyResult, timeout: float | timedelta | None = None) -> None:
-        """Like `wait`, without blocking the event loop."""
-        from .waiting import await_
-
-        await await_(result, timeout)
+        return poll(result, timeout)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """Report the queues of this alias that no worker serves."""
@@ -155,7 +146,7 @@ class DelayQBackend(BaseTaskBackend):
         from ..models import Cancellation
         from . import store
 
-        job = self._find(result_id)
+        job = store.find(result_id, self.alias)
         try:
             return store.cancel(job, self.settings.result_ttl)
         except JobHeld:
@@ -170,7 +161,7 @@ class DelayQBackend(BaseTaskBackend):
         """
         from . import store
 
-        return store.move(self._find(result_id), moment(when))
+        return store.move(store.find(result_id, self.alias), moment(when))
 
     def retry(self, result_id: str) -> bool:
         """Enqueue a failed job again, with all its attempts. False if it has not failed.
@@ -181,12 +172,4 @@ class DelayQBackend(BaseTaskBackend):
         """
         from . import store
 
-        return store.retry(self._find(result_id))
-
-    def _find(self, result_id: str) -> Any:
-        from . import store
-
-        row = store.find(result_id)
-        if row.backend != self.alias:
-            raise TaskResultDoesNotExist(result_id)
-        return row
+        return store.retry(store.find(result_id, self.alias))

@@ -69,11 +69,11 @@ def _tell_enqueued(results: Sequence[AnyResult], sender: type) -> None:
         send(task_enqueued, "task_enqueued", sender=sender, task_result=result)
 
 
-def find(result_id: str) -> Run:
-    """Return the row of a job; raise TaskResultDoesNotExist if there is none, or it has expired."""
+def find(result_id: str, alias: str) -> Run:
+    """Return the row of a job of this alias; raise TaskResultDoesNotExist if there is none, or it has expired."""
     parsed = parse_id(result_id)
     row = None if parsed is None else ledger.find_job(*parsed)
-    if row is None:
+    if row is None or row.backend != alias:
         raise TaskResultDoesNotExist(result_id)
     return row
 

@@ -1,6 +1,6 @@
 """What a job calls, with its retries and timeout: from its row, its task and its backend's options. Reads nothing."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -71,7 +71,7 @@ def call_of(row: Any, task: AnyTask, owner: Any) -> Call:
     if retries is None:
         retries = owner.known_retries[row.task] = retries_of(task).over(owner.settings.retries_of(row.task))
     if options:
-        retries = _said(options).over(retries)
+        retries = Retries(*map(options.get, Retries._fields)).over(retries)
     return Call(
         row.task,
         call.get("args") or [],
@@ -84,7 +84,3 @@ def call_of(row: Any, task: AnyTask, owner: Any) -> Call:
         owner,
         row.due_at if row.due_at > row.created_at else None,
     )
-
-
-def _said(options: Mapping[str, Any]) -> Retries:
-    return Retries(options.get("max_attempts"), options.get("backoff"), options.get("timeout"))

@@ -1,12 +1,16 @@
 """Django's `TaskResult` of a job. Reads nothing."""
 
+import asyncio
 import hashlib
 import os
 import re
+import time
 from base64 import urlsafe_b64encode
 from copy import copy
 from datetime import datetime, timedelta
 from typing import Any, Self
+
+from asgiref.sync import sync_to_async
 
 from .. import conf
 from ..exceptions import ResultTooLarge
@@ -93,13 +97,16 @@ class JobResult(AnyResult):
             TaskResultDoesNotExist: No job has this id, or its result has expired.
         """
         backend: Any = self.task.get_backend()
-        backend.wait(self, timeout)
+        for seconds in backend.poll(self, timeout):
+            time.sleep(seconds)
         return self
 
     async def await_(self, timeout: float | timedelta | None = None) -> Self:
         """Like `wait`, without blocking the event loop. Can be cancelled safely."""
         backend: Any = self.task.get_backend()
-        await backend.await_(self, timeout)
+        polls = backend.poll(self, timeout)
+        while (seconds := await sync_to_async(lambda: next(polls, None))()) is not None:
+            await asyncio.sleep(seconds)
         return self
 
 

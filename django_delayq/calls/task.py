@@ -76,8 +76,8 @@ def retries_of(task: Any) -> Retries:
     if not isinstance(task, DelayQTask):
         return Retries()
     try:
-        given = {name: value for name in Retries._fields if (value := getattr(task, name)) is not None}
-        return Retries(**{name: checked(name, value) for name, value in given.items()})
+        given = {name: getattr(task, name) for name in Retries._fields}
+        return Retries(**{name: checked(name, value) for name, value in given.items() if value is not None})
     except ValueError as error:
         raise InvalidTask(str(error)) from None
 
