@@ -84,10 +84,7 @@ class DelayQBackend(BaseTaskBackend):
         """
         if not tracing.is_on():
             return self._enqueue(calls)
-        with tracing.enqueueing() as tell:
-            results = self._enqueue(calls)
-            tell(results)
-        return results
+        return tracing.trace_enqueueing(lambda: self._enqueue(calls))
 
     def _enqueue(self, calls: Iterable[tuple[AnyTask, Iterable[Any], Mapping[str, Any]]]) -> list[AnyResult]:
         from . import store  # see Note [Before the apps are loaded]
