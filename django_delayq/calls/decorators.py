@@ -1,4 +1,4 @@
-"""`@periodic` declares a schedule next to its task. Needs no models and no settings; `declared` writes the schedules."""
+"""`@periodic` declares a schedule next to its task. Needs no models; `declared` writes the schedules."""
 
 import json
 import sys

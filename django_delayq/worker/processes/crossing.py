@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ...calls import call_of
-from ...calls.call import backend_of
 from ...calls.registry import get_task
 from ...ledger.rows import Outcome, RunRow, ScheduleRow, StateRow
 
@@ -36,7 +35,7 @@ def unpack_outcome(run: dict[str, Any], schedule: dict[str, Any] | None) -> Outc
     row = RunRow(**_values(run))
     if schedule is not None:
         return Outcome(row, ScheduleRow(state=StateRow(row.schedule_id or 0, stored=False), **_values(schedule)))
-    return Outcome(row, None, job=call_of(row, get_task(row.task), backend_of(row.backend)))
+    return Outcome(row, None, job=call_of(row, get_task(row.task)))
 
 
 def _values(packed: dict[str, Any]) -> dict[str, Any]:
