@@ -1,9 +1,8 @@
 """The backend that `TASKS` names: enqueues, reads results, cancels, moves and retries jobs. Executes nothing.
 
 Note [Before the apps are loaded]
-`@task` creates the backend when a module with a task is imported. A project may do that before Django's apps are
-loaded (in an app's `apps.py`), when models cannot be imported; Django's own backends allow it. So this module imports
-the stores only when a job is enqueued or looked up.
+`@task` creates the backend, perhaps before the apps are loaded (in an app's `apps.py`), when models cannot be imported.
+So this module imports the stores only when a job is enqueued or looked up.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,12 +40,10 @@ class DelayQBackend(BaseTaskBackend):
         """Validate the alias' settings; raises InvalidTaskBackend if OPTIONS has an unknown key or a wrong value."""
         super().__init__(alias, dict(params))
         self.settings = parse(alias, self.options)
-        others = type(self).validate_task is not DelayQBackend.validate_task
+        overridden = type(self).validate_task is not DelayQBackend.validate_task
         #: By task path, for jobs without retry options of their own: see `calls/call.py`.
         self.known_retries: dict[str, Retries] = {}
-        self._preparer = Preparer(alias, self.validate_task, each_time=others)
-
-    # -- Django's interface
+        self._preparer = Preparer(alias, self.validate_task, each_time=overridden)
 
     def validate_task(self, task: AnyTask) -> None:
         """Check a task when it is created, and again when it is enqueued; raises InvalidTask."""
@@ -69,8 +66,7 @@ class DelayQBackend(BaseTaskBackend):
     def enqueue(self, task: AnyTask, args: Any, kwargs: Any) -> AnyResult:  # type: ignore[override]
         """Insert a job in the caller's transaction and return its pending result.
 
-        After the commit the job is put into Redis; if Redis does not answer, a worker does it later. If another job
-        has the task's unique key, its result is returned.
+        Redis follows after the commit. If another job has the task's unique key, its result is returned.
 
         Raises:
             InvalidTask, InvalidArguments: The job can never be executed as it is.
@@ -95,12 +91,7 @@ class DelayQBackend(BaseTaskBackend):
         return [result for result, _ in items]
 
     def get_result(self, result_id: str) -> AnyResult:
-        """Return the current result of a job.
-
-        Raises:
-            TaskResultDoesNotExist: No job of this alias has this id, or its result has expired.
-            DatabaseError: The database does not answer.
-        """
+        """Return the current result; raise TaskResultDoesNotExist if this alias has no such job, or it has expired."""
         from . import store
 
         row = store.find(result_id, self.alias)
@@ -119,21 +110,18 @@ class DelayQBackend(BaseTaskBackend):
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """Report the queues of this alias that no worker serves."""
         served = conf.get_config().queues
-        found: list[checks.CheckMessage] = []
-        for queue in sorted(self.queues):
-            text = f"TASKS[{self.alias!r}] has the queue {queue!r},"
-            if queue not in served:
-                hint = f"Add it to DELAYQ['QUEUES'] ({', '.join(served)}), or remove it here."
-                found.append(checks.Error(f"{text} which no worker serves.", hint=hint, id="delayq.E005"))
-        return found
-
-    # -- beyond Django's interface
+        hint = f"Add it to DELAYQ['QUEUES'] ({', '.join(served)}), or remove it here."
+        return [
+            checks.Error(
+                f"TASKS[{self.alias!r}] has the queue {queue!r}, which no worker serves.", hint=hint, id="delayq.E005"
+            )
+            for queue in sorted(self.queues.difference(served))
+        ]
 
     def cancel(self, result_id: str, *, running: bool = False, by: str = "") -> bool:
         """Cancel a waiting job: its result is failed, with the error JobCancelled. False if it has ended.
 
-        With `running`, a job that a worker has is requested to stop; `by` names the user. Within about two seconds
-        `TaskCancelled` is raised in the task, which has then failed, without further attempts; see `Run.cancel`.
+        With `running`, a job that a worker has is stopped, as by `Run.cancel`; `by` names the user.
 
         Raises:
             JobHeld: A worker has it: it runs, or is about to. Not with `running`.
@@ -153,9 +141,7 @@ class DelayQBackend(BaseTaskBackend):
         return True
 
     def reschedule(self, result_id: str, when: datetime | timedelta) -> bool:
-        """Move the start of a waiting job (a timedelta counts from now). False if it has ended. Raises what `cancel`
-        does.
-        """
+        """Move the start of a waiting job (a timedelta counts from now). False if it has ended. Raises as `cancel`."""
         from . import store
 
         return store.move(store.find(result_id, self.alias), moment(when))

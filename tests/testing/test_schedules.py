@@ -218,13 +218,6 @@ def test_a_task_that_makes_work_for_ever_is_found_out(runner):
     assert len(runner.run_due(HOUR)) == 60, "and it can go on"
 
 
-def test_a_task_must_not_run_what_is_due(runner, monkeypatch):
-    hourly(task="tests.testing.tasks.nested")
-    monkeypatch.setattr("tests.testing.tasks.RUNNER", runner, raising=False)
-    (run,) = runner.run_due(HOUR)
-    assert "is called by a task that it runs" in run.error
-
-
 def test_what_was_written_by_sql_is_found_at_the_next_call(runner):
     schedule = hourly()
     runner.run_due(MINUTE)
