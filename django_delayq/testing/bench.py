@@ -24,13 +24,8 @@ from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import TestCase
 
-from .. import ledger, sync
 from ..exceptions import BrokerError, TaskTimeout
 from ..index import Shard
-from ..models import Schedule
-from ..recurrence import to_ms
-from ..sync import PAGE
-from ..sync.read import read_wanted
 from ..worker.calling import execute, give_up
 from ..worker.dispatch import Controls, Dispatcher
 from ..worker.held import Held, LeaseKeeper
@@ -103,7 +98,7 @@ class Bench:
     """One worker for all queues. Used by the test's thread only."""
 
     def __init__(self, clock: FrozenClock) -> None:
-        self.clock, self.index = clock, MemoryIndex("test")
+        self.clock, self.index = clock, MemoryIndex()
         config = self.index.config
         self._given_up: queue.SimpleQueue[Held] = queue.SimpleQueue()
         # The connections belong to the test and its transaction, so `forget` does not close them.
@@ -124,31 +119,6 @@ class Bench:
         #: Executions not ended by the frozen clock, soonest first: end in ms, sequence number, execution.
         self.under_way: list[tuple[int, int, Held]] = []
         self._numbers = count()
-        self._edited: set[int] = set()
-
-    # -- the index follows the database
-
-    def note_edits(self, pks: Sequence[int], *, using: str) -> None:
-        """Replaces `sync.mirror_after_commit`: a transaction of the test may never commit."""
-        read_wanted(pks)
-        self._edited.update(pks)
-
-    def sync_all(self) -> None:
-        """Compare all schedules: an edit may have been rolled back, or made by SQL."""
-        self._edited.update(Schedule._base_manager.using(ledger.database()).values_list("pk", flat=True))
-        self.sync_edits()
-
-    def sync_edits(self) -> None:
-        """Apply the edits since the last call, add missing runs and jobs, and move jobs that were moved."""
-        edited, self._edited = self._edited, set()
-        sync.sync(self.index, edited)
-        for page in ledger.open_pages(PAGE):
-            sync.put_runs(self.index, page)
-            for run in page:
-                if run.is_job and self.index.point_ms(run) not in (None, to_ms(run.due_at)):
-                    sync.move_run(self.index, run, run.due_at)
-
-    # -- one step
 
     def next_ms(self) -> int | None:
         """Return the time of the next step in ms, possibly in the past; None if there is no step."""

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
-from unittest import mock
 
 from django.utils import timezone
 
-from .. import conf, sync
+from .. import conf
 from ..calls.compat import AnyTask
 from ..calls.registry import get_task
 from ..exceptions import DelayQError
@@ -44,7 +43,6 @@ class Runner(Assertions):
             stack.enter_context(conf.without_redis())
             stack.enter_context(self.clock.frozen())
             self.bench = Bench(self.clock)
-            stack.enter_context(mock.patch.object(sync, "mirror_after_commit", self.bench.note_edits))
             for signal in (run_finished, run_skipped):
                 signal.connect(self._note)
                 stack.callback(signal.disconnect, self._note)
@@ -85,7 +83,9 @@ class Runner(Assertions):
 
         Raises ValueError if `when` is in the past, or naive.
         """
-        self.clock.set(self._later(when, "move_to"))
+        later_ms = self._later(when, "move_to")
+        self.bench.index.refresh()  # notes what falls due until then
+        self.clock.set(later_ms)
         self._moved = True
 
     def takes(self, task: AnyTask | str, duration: timedelta) -> None:
@@ -112,7 +112,7 @@ class Runner(Assertions):
         """
         until_ms, steps = self._later(now, "run_due"), 0
         self._moved, self._recorded = True, []
-        self.bench.sync_all()
+        self.bench.index.refresh()
         while (next_ms := self.bench.next_ms()) is not None and next_ms <= until_ms:
             steps += 1
             if steps > most:
@@ -122,7 +122,7 @@ class Runner(Assertions):
                 )
             self.clock.set(max(next_ms, self.clock.now_ms))
             self.bench.step()
-            self.bench.sync_edits()
+            self.bench.index.refresh()
         self.clock.set(until_ms)
         return self._recorded
 
