@@ -15,10 +15,10 @@ from .. import conf
 from ..calls import registry, tracing
 from ..calls.compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist
 from ..calls.isolation import validate_isolation
-from ..calls.options import NAMES as CALLBACKS
-from ..calls.options import Retries, parse, path_of
 from ..calls.results import result_of
 from ..calls.task import DelayQTask, retries_of, unique_key_of
+from ..calls.task_options import NAMES as CALLBACKS
+from ..calls.task_options import Retries, parse, path_of
 from ..exceptions import JobHeld, UnknownTask
 from .preparing import Preparer, absolute, moment
 

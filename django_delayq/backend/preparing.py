@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import conf
 from ..calls import registry, tracing
 from ..calls.compat import AnyTask, InvalidTask, TaskResultStatus
-from ..calls.options import callbacks_of
 from ..calls.results import JobResult, key_hash, local, new_tokens
 from ..calls.task import retries_of, unique_key_of
+from ..calls.task_options import callbacks_of
 from ..calls.validators import validate_call
 from ..recurrence import from_ms, to_ms
 from ..recurrence.point import utcnow

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..exceptions import UnknownTask
 from .compat import AnyTask, task_backends
-from .options import Options, Retries
 from .task import retries_of
+from .task_options import Options, Retries
 
 
 def backend_of(alias: str) -> Any:

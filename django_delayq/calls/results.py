@@ -15,8 +15,8 @@ from asgiref.sync import sync_to_async
 from .. import conf
 from ..exceptions import ResultTooLarge
 from ..recurrence import from_ms, to_ms
+from .attempt import from_json
 from .compat import AnyResult, AnyTask, TaskError, TaskResultStatus
-from .history import from_json
 
 LENGTH = 22
 _ID = re.compile(rf"([1-9][0-9]{{0,17}})-([A-Za-z0-9_-]{{{LENGTH}}})")

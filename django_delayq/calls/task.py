@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from .compat import AnyTask, InvalidTask, Task
-from .options import Retries, checked
+from .task_options import Retries, checked
 
 if TYPE_CHECKING:
     from .results import JobResult

@@ -2,8 +2,7 @@
 
 from datetime import datetime
 
-from ..calls import history
-from ..calls.history import Attempt
+from ..calls.attempt import NOT_ENDED, Attempt, followed_by, from_json, to_json
 from ..models import Status
 from ..recurrence import to_ms
 from .rows import AnyRun
@@ -18,15 +17,15 @@ def keep_former(run: AnyRun, lapsed_at: datetime | None = None, *, ended: bool =
     `ended`: the row has an outcome and is about to be retried. The worker of a `running` row did not end the attempt;
     if the row is not saved yet, only the time of that worker's claim is known, `lapsed_at`.
     """
-    before = history.from_json(run.attempts)
+    before = from_json(run.attempts)
     worker, started = ("", _ms(lapsed_at)) if not run.pk else (run.worker, _ms(run.started_at))
     if run.status == Status.RETRYING or (ended and started is not None and not _is_kept(before, started)):
-        before = history.followed_by(before, started, _ms(run.finished_at), worker, run.reason, run.error)
+        before = followed_by(before, started, _ms(run.finished_at), worker, run.reason, run.error)
     elif run.status == Status.RUNNING:
-        before = history.followed_by(before, started, None, worker, history.NOT_ENDED)
+        before = followed_by(before, started, None, worker, NOT_ENDED)
     else:
         return
-    run.attempts = history.to_json(before)
+    run.attempts = to_json(before)
 
 
 def attempts_of(run: AnyRun) -> list[Attempt]:
@@ -34,14 +33,14 @@ def attempts_of(run: AnyRun) -> list[Attempt]:
 
     `keep_former` may have kept the last attempt of a closed row too: both then have the same start.
     """
-    before = history.from_json(run.attempts)
+    before = from_json(run.attempts)
     started = _ms(run.started_at)
     if started is None or run.status in _NOT_EXECUTED or _is_kept(before, started):
         return before
     if run.status == Status.RUNNING:
-        return history.followed_by(before, started, None, run.worker, "")
+        return followed_by(before, started, None, run.worker, "")
     title = "" if run.status == Status.SUCCEEDED else run.reason
-    return history.followed_by(before, started, _ms(run.finished_at), run.worker, title, run.error)
+    return followed_by(before, started, _ms(run.finished_at), run.worker, title, run.error)
 
 
 def _is_kept(before: list[Attempt], started: int) -> bool:
