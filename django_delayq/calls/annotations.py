@@ -1,10 +1,9 @@
 """Checks JSON arguments against a task's annotations. Judges only the annotations it supports; calls nothing.
 
 Note [Annotations are checked for new arguments only]
-A task is called with its arguments as JSON returns them: a date is its ISO text, an enum member its value, and the
-task converts it. Supported are bool, int, float, str, date, datetime, `Literal`, enums of plain values, list and dict
-without their contents, None, and unions of these. Other annotations, those of `*args` and `**kwargs`, and values equal
-to the default are not judged.
+A task is called with its arguments as JSON returns them: a date is its ISO text, an enum member its value. Supported
+are bool, int, float, str, date, datetime, `Literal`, enums of plain values, list and dict without their contents, None,
+and unions of these. Other annotations, those of `*args` and `**kwargs`, and values equal to the default are not judged.
 Arguments are checked when a user or code enters them, never before an execution: a changed or wrong annotation must
 not stop a schedule that ran yesterday.
 """

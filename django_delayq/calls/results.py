@@ -76,9 +76,7 @@ class JobResult(AnyResult):
     def return_value(self) -> Any:
         """The return value of the task.
 
-        Raises:
-            ResultTooLarge: It was too large to store; the last of `errors` says so too. A ValueError.
-            ValueError: The task failed, or has not finished yet.
+        Raises ValueError if it failed or has not finished, ResultTooLarge (a ValueError) if it is too large to store.
         """
         value = super().return_value
         last = self.errors[-1] if len(self.errors) == len(self.worker_ids) else None  # otherwise of an earlier attempt

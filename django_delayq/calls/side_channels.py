@@ -73,13 +73,12 @@ def note_failure(what: str, error: BaseException, say: Callable[[str], object] |
     if cause in _logged or len(_logged) >= MOST_CAUSES:
         return
     _logged.add(cause)
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    try:
-        reason = redact_text(str(error))[:500]
-    except Exception:
-        reason = "(its text cannot be read)"
+    reason = "(its text cannot be read)"
     with suppress(Exception):
+        reason = redact_text(str(error))[:500]
+    with suppress(Exception):
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
         text = f"{what} failed and is ignored; the work goes on. Logged once: {type(error).__name__}: {reason}{where}"
         Context().run(say or logger.error, text)
 
