@@ -92,7 +92,7 @@ class JobResult(AnyResult):
         Raises:
             TimeoutError: The timeout has passed. The job continues.
             WaitRefused: The job cannot end while the caller waits.
-            TaskResultDoesNotExist: No job has this id, or its result has expired.
+            TaskResultDoesNotExist: The job was deleted, or its result has expired.
         """
         backend: Any = self.task.get_backend()
         for seconds in backend.poll(self, timeout):
@@ -114,11 +114,11 @@ def as_called(task: AnyTask, row: Any) -> AnyTask:
     It was valid then. Later settings, such as fewer queues, must not hide a result or stop a job.
     """
     run_after = local(row.due_at) if row.due_at > row.created_at else None
-    values = {"backend": row.backend, "queue_name": row.queue, "priority": row.priority, "run_after": run_after}
-    if all(getattr(task, name) == value for name, value in values.items()):
+    values = row.backend, row.queue, row.priority, run_after
+    if values == (task.backend, task.queue_name, task.priority, task.run_after):
         return task
     made = copy(task)
-    for name, value in values.items():
+    for name, value in zip(("backend", "queue_name", "priority", "run_after"), values, strict=True):
         object.__setattr__(made, name, value)
     return made
 
@@ -130,7 +130,7 @@ def result_of(task: AnyTask, row: Any, call: Any = None, *, begun: bool = False)
     worker.
     """
     call = call or row.call or {}
-    attempts = from_json(row.attempts)
+    attempts = from_json(row.attempts) if row.attempts else []
     status = _STATUS.get(row.status, TaskResultStatus.READY)
     last = row.started_at is not None and not (attempts and attempts[-1].started == to_ms(row.started_at))
     counted = row.attempt - (last and (begun or status != TaskResultStatus.RUNNING))
