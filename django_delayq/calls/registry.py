@@ -65,7 +65,9 @@ def broken_modules() -> Sequence[BrokenModule]:
 
 def find_broken(path: str) -> BrokenModule | None:
     """Return the broken module of the app that a task's path belongs to: it may contain the task."""
-    return next((each for each in broken_modules() if path.startswith(f"{each.app}.")), None)
+    names = [app.name for app in apps.get_app_configs() if path.startswith(f"{app.name}.")]
+    owner = max(names, key=len, default="")  # an app may be inside another one
+    return next((each for each in broken_modules() if each.app == owner), None)
 
 
 def find_task(path: str) -> AnyTask | None:
