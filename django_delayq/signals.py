@@ -1,8 +1,7 @@
 """The signals of this package. Sends none of them itself.
 
-Receivers of the public signals run in the worker: of `run_started` and `run_finished` in the thread that executes the
-task, before the call and after the outcome is recorded; of the others in the worker's loop or its upkeep. Keep them
-short. An exception in a receiver is logged and changes no outcome.
+Receivers run in the worker: of `run_started` and `run_finished` in the thread that executes the task, of the others in
+the loop or the upkeep. Keep them short. An exception in a receiver is logged and changes no outcome.
 """
 
 from django.dispatch import Signal

@@ -30,7 +30,7 @@ class Code:
         """Take back everything that was declared since the beginning."""
         for each in decorators.made():
             if each not in self.before:
-                decorators.forget(each)
+                del decorators._made[each.module, each.task, each.key]
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from django.utils.translation import gettext_lazy
 from .. import ledger
 from ..calls import registry
 from ..calls.handover import REASON as REASON_HANDED_OVER
-from ..calls.history import bounded
 from ..exceptions import InvalidRecurrence
 from ..models import Output, Run, Schedule, Status
 from ..recurrence.point import known_ms
@@ -204,7 +203,7 @@ def parameters_of(task: str) -> list[inspect.Parameter] | None:
 
 def attempts_table(run: Run) -> str:
     rows = []
-    for attempt in bounded(ledger.attempts_of(run)):
+    for attempt in ledger.attempts_of(run):
         started, finished = known_ms(attempt.started), known_ms(attempt.finished)
         rows.append({
             "attempt": attempt,

@@ -12,7 +12,6 @@ from django.utils.translation import ngettext
 
 from .. import ledger
 from ..calls import call_of
-from ..calls.call import backend_of
 from ..calls.registry import get_task
 from ..exceptions import BrokerError, UnknownTask
 from ..index.web import ask
@@ -96,7 +95,7 @@ class NowPage(BaseAdmin):
 
 def _limit_of(job: Run) -> timedelta | None:
     try:
-        return call_of(job, get_task(job.task), backend_of(job.backend)).timeout
+        return call_of(job, get_task(job.task)).timeout
     except UnknownTask:
         return None
 

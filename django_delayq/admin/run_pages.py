@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy
 from .. import ledger
 from ..calls import parse_id
 from ..calls.handover import REASON as HANDED_OVER
-from ..calls.options import NAMES as CALLBACKS
+from ..calls.task_options import NAMES as CALLBACKS
 from ..models import Origin, Run, Schedule, Status, explain_wait
 from ..recurrence.point import utcnow
 from ..text import plain, redact

@@ -1,24 +1,23 @@
 """The backend that `TASKS` names: enqueues, reads results, cancels, moves and retries jobs. Executes nothing.
 
 Note [Before the apps are loaded]
-`@task` creates the backend when a module with a task is imported. A project may do that before Django's apps are
-loaded (in an app's `apps.py`), when models cannot be imported; Django's own backends allow it. So this module imports
-the stores only when a job is enqueued or looked up.
+`@task` creates the backend, perhaps before the apps are loaded (in an app's `apps.py`), when models cannot be imported.
+So this module imports the stores only when a job is enqueued or looked up.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.core import checks
 
 from .. import conf
-from ..calls import history, registry, tracing
+from ..calls import registry, tracing
 from ..calls.compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist
-from ..calls.options import NAMES as CALLBACKS
-from ..calls.options import Retries, parse, path_of
-from ..calls.results import as_called, new_result
+from ..calls.results import result_of
 from ..calls.task import DelayQTask, retries_of, unique_key_of
+from ..calls.task_options import NAMES as CALLBACKS
+from ..calls.task_options import Retries, parse, path_of
 from ..exceptions import JobHeld, UnknownTask
 from .preparing import Preparer, absolute, moment
 
@@ -40,12 +39,10 @@ class DelayQBackend(BaseTaskBackend):
         """Validate the alias' settings; raises InvalidTaskBackend if OPTIONS has an unknown key or a wrong value."""
         super().__init__(alias, dict(params))
         self.settings = parse(alias, self.options)
-        others = type(self).validate_task is not DelayQBackend.validate_task
+        overridden = type(self).validate_task is not DelayQBackend.validate_task
         #: By task path, for jobs without retry options of their own: see `calls/call.py`.
         self.known_retries: dict[str, Retries] = {}
-        self._preparer = Preparer(alias, self.validate_task, each_time=others)
-
-    # -- Django's interface
+        self._preparer = Preparer(alias, self.validate_task, each_time=overridden)
 
     def validate_task(self, task: AnyTask) -> None:
         """Check a task when it is created, and again when it is enqueued; raises InvalidTask."""
@@ -67,30 +64,21 @@ class DelayQBackend(BaseTaskBackend):
     def enqueue(self, task: AnyTask, args: Any, kwargs: Any) -> AnyResult:  # type: ignore[override]
         """Insert a job in the caller's transaction and return its pending result.
 
-        After the commit the job is put into Redis; if Redis does not answer, a worker does it later. If another job
-        has the task's unique key, its result is returned.
+        Redis follows after the commit. If another job has the task's unique key, its result is returned.
 
         Raises:
             InvalidTask, InvalidArguments: The job can never be executed as it is.
             DatabaseError: It was not inserted.
         """
-        return self._traced([(task, args, kwargs)])[0]
+        return self.enqueue_many([(task, args, kwargs)])[0]
 
     def enqueue_many(self, calls: Iterable[tuple[AnyTask, Iterable[Any], Mapping[str, Any]]]) -> list[AnyResult]:
         """Insert a job for each (task, args, kwargs), all or none, in few statements; return their results in
-        sequence.
-
-        Raises what `enqueue` does.
+        sequence. Raises what `enqueue` does.
         """
-        return self._traced(calls)
-
-    def _traced(self, calls: Iterable[tuple[AnyTask, Iterable[Any], Mapping[str, Any]]]) -> list[AnyResult]:
         if not tracing.is_on():
             return self._enqueue(calls)
-        with tracing.enqueueing() as tell:
-            results = self._enqueue(calls)
-            tell(results)
-        return results
+        return tracing.trace_enqueueing(lambda: self._enqueue(calls))
 
     def _enqueue(self, calls: Iterable[tuple[AnyTask, Iterable[Any], Mapping[str, Any]]]) -> list[AnyResult]:
         from . import store  # see Note [Before the apps are loaded]
@@ -101,49 +89,37 @@ class DelayQBackend(BaseTaskBackend):
         return [result for result, _ in items]
 
     def get_result(self, result_id: str) -> AnyResult:
-        """Return the current result of a job.
+        """Return the current result; raise TaskResultDoesNotExist if this alias has no such job, or it has expired."""
+        from . import store
 
-        Raises:
-            TaskResultDoesNotExist: No job of this alias has this id, or its result has expired.
-            DatabaseError: The database does not answer.
-        """
-        row = self._find(result_id)
+        row = store.find(result_id, self.alias)
         try:
             task = registry.get_task(row.task)
         except UnknownTask as error:
             raise TaskResultDoesNotExist(result_id) from error
-        return new_result(as_called(task, row), row, attempts=history.from_json(row.attempts))
+        return result_of(task, row)
 
-    def wait(self, result: AnyResult, timeout: float | timedelta | None = None) -> None:
-        """Wait until a job has ended, and refresh its result: see `JobResult.wait`."""
-        from .waiting import wait  # see Note [Before the apps are loaded]
+    def poll(self, result: AnyResult, timeout: float | timedelta | None) -> Iterator[float]:
+        """Refresh a result until its job has ended; yield the seconds until the next query. See `JobResult.wait`."""
+        from .waiting import poll
 
-        wait(result, timeout)
-
-    async def await_(self, result: AnyResult, timeout: float | timedelta | None = None) -> None:
-        """Like `wait`, without blocking the event loop."""
-        from .waiting import await_
-
-        await await_(result, timeout)
+        return poll(result, timeout)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """Report the queues of this alias that no worker serves."""
         served = conf.get_config().queues
-        found: list[checks.CheckMessage] = []
-        for queue in sorted(self.queues):
-            text = f"TASKS[{self.alias!r}] has the queue {queue!r},"
-            if queue not in served:
-                hint = f"Add it to DELAYQ['QUEUES'] ({', '.join(served)}), or remove it here."
-                found.append(checks.Error(f"{text} which no worker serves.", hint=hint, id="delayq.E005"))
-        return found
-
-    # -- beyond Django's interface
+        hint = f"Add it to DELAYQ['QUEUES'] ({', '.join(served)}), or remove it here."
+        return [
+            checks.Error(
+                f"TASKS[{self.alias!r}] has the queue {queue!r}, which no worker serves.", hint=hint, id="delayq.E005"
+            )
+            for queue in sorted(self.queues.difference(served))
+        ]
 
     def cancel(self, result_id: str, *, running: bool = False, by: str = "") -> bool:
         """Cancel a waiting job: its result is failed, with the error JobCancelled. False if it has ended.
 
-        With `running`, a job that a worker has is requested to stop; `by` names the user. Within about two seconds
-        `TaskCancelled` is raised in the task, which has then failed, without further attempts; see `Run.cancel`.
+        With `running`, a job that a worker has is stopped, as by `Run.cancel`; `by` names the user.
 
         Raises:
             JobHeld: A worker has it: it runs, or is about to. Not with `running`.
@@ -153,7 +129,7 @@ class DelayQBackend(BaseTaskBackend):
         from ..models import Run
         from . import store
 
-        job = self._find(result_id)
+        job = store.find(result_id, self.alias)
         try:
             return store.cancel(job, self.settings.result_ttl)
         except JobHeld:
@@ -163,12 +139,10 @@ class DelayQBackend(BaseTaskBackend):
         return True
 
     def reschedule(self, result_id: str, when: datetime | timedelta) -> bool:
-        """Move the start of a waiting job (a timedelta counts from now). False if it has ended. Raises what `cancel`
-        does.
-        """
+        """Move the start of a waiting job (a timedelta counts from now). False if it has ended. Raises as `cancel`."""
         from . import store
 
-        return store.move(self._find(result_id), moment(when))
+        return store.move(store.find(result_id, self.alias), moment(when))
 
     def retry(self, result_id: str) -> bool:
         """Enqueue a failed job again, with all its attempts. False if it has not failed.
@@ -179,12 +153,4 @@ class DelayQBackend(BaseTaskBackend):
         """
         from . import store
 
-        return store.retry(self._find(result_id))
-
-    def _find(self, result_id: str) -> Any:
-        from . import store
-
-        row = store.find(result_id)
-        if row.backend != self.alias:
-            raise TaskResultDoesNotExist(result_id)
-        return row
+        return store.retry(store.find(result_id, self.alias))

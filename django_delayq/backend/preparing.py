@@ -1,6 +1,4 @@
-"""Turns calls of tasks into validated rows and results. Writes nothing. What depends on the task alone is computed
-once.
-"""
+"""Turns calls of tasks into validated rows and results. Writes nothing. Validates each task once."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -10,15 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import conf
 from ..calls import registry, tracing
 from ..calls.compat import AnyTask, InvalidTask, TaskResultStatus
-from ..calls.options import callbacks_of
 from ..calls.results import JobResult, key_hash, local, new_tokens
 from ..calls.task import retries_of, unique_key_of
+from ..calls.task_options import callbacks_of
 from ..calls.validators import validate_call
 from ..recurrence import from_ms, to_ms
 from ..recurrence.point import utcnow
 
 if TYPE_CHECKING:
     from ..ledger.rows import RunRow
+
 
 TaskCall = tuple[AnyTask, Iterable[Any], Mapping[str, Any]]
 
@@ -98,8 +97,8 @@ class Preparer:
         registry.get_task(path)
         with_instant = absolute(task)
         run_after = None if with_instant.run_after is None else from_ms(to_ms(moment(with_instant.run_after)))
-        said = retries_of(task)._asdict()
-        options: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+        retries = retries_of(task)._asdict()
+        options: dict[str, Any] = {name: value for name, value in retries.items() if value is not None}
         options |= callbacks_of(task)
         unique_key = key_hash(path, key) if key else None
         if unique_key:

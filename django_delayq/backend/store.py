@@ -48,8 +48,8 @@ def enqueue(items: Sequence[tuple[AnyResult, RunRow]], sender: type) -> None:
             object.__setattr__(result, "task", as_called(result.task, row))
             object.__setattr__(result, "backend", row.backend)
     if fresh:
-        tell = partial(_tell_enqueued, [result for result, _ in fresh], sender)
-        sync.put_after_commit([row for _, row in fresh], using=using, then=tell)
+        announce = partial(_announce, [result for result, _ in fresh], sender)
+        sync.put_after_commit([row for _, row in fresh], using=using, then=announce)
 
 
 def _warn_of_others(using: str) -> None:
@@ -64,16 +64,16 @@ def _warn_of_others(using: str) -> None:
             )
 
 
-def _tell_enqueued(results: Sequence[AnyResult], sender: type) -> None:
+def _announce(results: Sequence[AnyResult], sender: type) -> None:
     for result in results:
         send(task_enqueued, "task_enqueued", sender=sender, task_result=result)
 
 
-def find(result_id: str) -> Run:
-    """Return the row of a job; raise TaskResultDoesNotExist if there is none, or it has expired."""
+def find(result_id: str, alias: str) -> Run:
+    """Return the row of a job of this alias; raise TaskResultDoesNotExist if there is none, or it has expired."""
     parsed = parse_id(result_id)
     row = None if parsed is None else ledger.find_job(*parsed)
-    if row is None:
+    if row is None or row.backend != alias:
         raise TaskResultDoesNotExist(result_id)
     return row
 
@@ -81,9 +81,7 @@ def find(result_id: str) -> Run:
 def cancel(job: Run, keep_seconds: float) -> bool:
     """Cancel a waiting job; False if it has ended. See Note [Row and Redis together].
 
-    Raises:
-        JobHeld: A worker has it.
-        BrokerUnavailable: Redis does not answer; nothing was changed.
+    Raises JobHeld, or BrokerUnavailable, when nothing was changed.
     """
     expires_at = utcnow() + timedelta(seconds=keep_seconds)
     return _change(job, lambda: ledger.cancel_job(job, expires_at), lambda broker: sync.forget_run(broker, job))
@@ -125,10 +123,7 @@ def _held(job: Run) -> JobHeld:
 def retry(job: Run) -> bool:
     """Requeue a failed job in the caller's transaction; False if it has not failed or its row has changed since.
 
-    Needs no Redis: if the job cannot be put there now, a sweep does it.
-
-    Raises:
-        KeyTaken: Another job has its unique key.
+    Raises KeyTaken if another job has its unique key.
     """
     if job.status not in (Status.FAILED, Status.LOST):
         return False
@@ -140,9 +135,8 @@ def retry(job: Run) -> bool:
         except IntegrityError:
             other = ledger.taken_by((job.options or {}).get("unique_key", ""))
             name = "another job" if other is None else f"the job {other.result_id}"
-            raise KeyTaken(
-                f"The job {job.result_id} is not retried: {name} has its unique key. Wait for its end."
-            ) from None
+            text = f"The job {job.result_id} is not retried: {name} has its unique key. Wait for its end."
+            raise KeyTaken(text) from None
         job.status, job.due_at, job.generation = Status.QUEUED, now, job.generation + 1
         sync.put_after_commit([job], using=using)
     return True

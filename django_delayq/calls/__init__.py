@@ -2,11 +2,11 @@
 
 from .call import Call, call_of
 from .context import JobContext
-from .options import Options, Retries
-from .results import TOO_LARGE, JobResult, as_called, key_hash, new_result, new_tokens, parse_id, result_id
+from .results import TOO_LARGE, JobResult, as_called, key_hash, new_tokens, parse_id, result_id, result_of
 from .task import DelayQTask
+from .task_options import Options, Retries
 
 __all__ = [
     "TOO_LARGE", "Call", "DelayQTask", "JobContext", "JobResult", "Options", "Retries", "as_called", "call_of",
-    "key_hash", "new_result", "new_tokens", "parse_id", "result_id",
+    "key_hash", "new_tokens", "parse_id", "result_id", "result_of",
 ]  # fmt: skip

@@ -1,18 +1,19 @@
 """What a job calls, with its retries and timeout: from its row, its task and its backend's options. Reads nothing."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from ..exceptions import UnknownTask
 from .compat import AnyTask, task_backends
-from .options import Options, Retries
 from .task import retries_of
+from .task_options import Options, Retries
 
 
 def backend_of(alias: str) -> Any:
-    """Return the backend of an alias; raise UnknownTask if TASKS has no such alias here, or its backend is not ours."""
+    """Return our backend of an alias; raise UnknownTask if TASKS has none here."""
     try:
         backend: Any = task_backends[alias]
     except Exception as error:
@@ -24,7 +25,7 @@ def backend_of(alias: str) -> Any:
 
 def alias_for(queues: Iterable[str]) -> tuple[Any, str] | None:
     """Return our first backend that takes jobs for one of these queues, and the queue; None if there is none."""
-    for backend in _ours():
+    for backend in _our_backends():
         served = [queue for queue in queues if not backend.queues or queue in backend.queues]
         if served:
             return backend, "default" if "default" in served else served[0]
@@ -33,15 +34,13 @@ def alias_for(queues: Iterable[str]) -> tuple[Any, str] | None:
 
 def first_alias() -> str:
     """Return our first alias, '' for none."""
-    return next((str(backend.alias) for backend in _ours()), "")
+    return next((str(backend.alias) for backend in _our_backends()), "")
 
 
-def _ours() -> Iterator[Any]:
+def _our_backends() -> Iterator[Any]:
     for alias in task_backends:
-        try:
+        with suppress(UnknownTask):
             yield backend_of(alias)
-        except UnknownTask:
-            continue
 
 
 @dataclass(slots=True, eq=False)
@@ -58,20 +57,21 @@ class Call:
     on_failure: str
     #: The backend of its alias.
     owner: Any
-    #: The requested start, if any.
-    run_after: datetime | None
     #: Jobs are not handed over to other backends.
     backend: str = ""
 
 
-def call_of(row: Any, task: AnyTask, owner: Any) -> Call:
-    """Return the call of a row. Retries come from the row, else from the task, else from the backend's options."""
-    call, options = row.call or {}, row.options or {}
+def call_of(row: Any, task: AnyTask) -> Call:
+    """Return the call of a row. Retries come from the row, else from the task, else from the backend's options.
+
+    Raises UnknownTask if this process has no backend for it.
+    """
+    call, options, owner = row.call or {}, row.options or {}, backend_of(row.backend)
     retries = owner.known_retries.get(row.task)
     if retries is None:
         retries = owner.known_retries[row.task] = retries_of(task).over(owner.settings.retries_of(row.task))
     if options:
-        retries = _said(options).over(retries)
+        retries = Retries(*map(options.get, Retries._fields)).over(retries)
     return Call(
         row.task,
         call.get("args") or [],
@@ -82,9 +82,4 @@ def call_of(row: Any, task: AnyTask, owner: Any) -> Call:
         options.get("on_success", ""),
         options.get("on_failure", ""),
         owner,
-        row.due_at if row.due_at > row.created_at else None,
     )
-
-
-def _said(options: Mapping[str, Any]) -> Retries:
-    return Retries(options.get("max_attempts"), options.get("backoff"), options.get("timeout"))

@@ -20,8 +20,8 @@ EXECUTING: "ContextVar[Held | None]" = ContextVar("delayq_executing", default=No
 class ExecutionContext(TaskContext):  # type: ignore[misc, type-arg]  # the stubs differ from Django here
     """Django's `TaskContext`, with the fields of every execution.
 
-    `idempotency_key` is the same for all executions of one job or due point (retries, take-overs after a crash) and
-    for no other. Executions are at-least-once: pass it to every API that must not act twice.
+    `idempotency_key` is the same for all executions of one job or due point and for no other: pass it to every API that
+    must not act twice.
     """
 
     idempotency_key: str
@@ -29,10 +29,7 @@ class ExecutionContext(TaskContext):  # type: ignore[misc, type-arg]  # the stub
 
     @property
     def lease_lost(self) -> bool:
-        """True once this worker has lost the lease, or abandoned the task after its hard timeout.
-
-        Another worker may then execute it, and the result of this one is not recorded: a long task should stop.
-        """
+        """True if another worker may execute this too, and the result is not recorded: a long task should stop."""
         return self._lease_lost()
 
 
@@ -51,9 +48,3 @@ class RunContext(ExecutionContext):  # type: ignore[misc]
 
     schedule: "Schedule"
     due_at: datetime
-    attempt_number: int = 1
-
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt, from 1; a take-over after a crash is not a new attempt."""
-        return self.attempt_number

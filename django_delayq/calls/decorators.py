@@ -1,7 +1,4 @@
-"""`@periodic` declares a schedule next to its task. Only records declarations; `declared` writes them to the database.
-
-Can be used while apps are being loaded: needs neither models nor settings.
-"""
+"""`@periodic` declares a schedule next to its task. Needs no models; `declared` writes the schedules."""
 
 import json
 import sys
@@ -77,7 +74,7 @@ class Declared:
     func: Callable[..., Any] = field(repr=False, compare=False)
 
 
-#: By (module, task, key): a module that is loaded again replaces its own.
+#: By (module, task, key): a module that is imported again replaces its own.
 _made: dict[tuple[str, str, str], Declared] = {}
 
 
@@ -85,11 +82,11 @@ def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], 
     """Declare a schedule for a task: `@periodic("0 9 * * 1-5", timezone="Europe/Riga")` above `@task`.
 
     Takes exactly one of `cron`, `every` (a timedelta) and `at` (a datetime); the other keywords are fields of
-    `Schedule`. A naive datetime is read in `timezone`, which is then required. Several declarations may be stacked,
-    since the task is returned unchanged. Nothing is scheduled until `manage.py delayq_sync`.
+    `Schedule`. A naive datetime is read in `timezone`, which is then required. Declarations may be stacked. Nothing is
+    scheduled until `manage.py delayq_sync`.
 
-    `key` identifies the schedule; the default is its `name`, whose default is the path of the task. While the key is
-    unchanged, all else may change in the code, also the function's name; another key is another schedule.
+    `key` identifies the schedule across changes of the code; the default is its `name`, whose default is the path of
+    the task.
 
     Raises:
         InvalidRecurrence: The recurrence or a policy is not valid; names the field.
@@ -110,33 +107,24 @@ def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], 
                 f"@periodic got {task!r}, which is no task: write @periodic above @task, so that it gets what @task "
                 "makes of the function."
             )
-        _declare(task, _module(), values, fields.get("key"))
+        path, module, key = task.module_path, _module(), fields.get("key")
+        name = _text("name", values.get("name", key or path))
+        key = _text("key", key or values.get("name", path))
+        found = Declared(key, path, module, {**values, "name": name, "task": path}, task.func)
+        _check_rule(found.values)
+        registry.check_call(task, found.values.get("args", []), found.values.get("kwargs", {}))
+        known = _made.get((module, path, key))
+        if known is not None and known.func is task.func:
+            raise ValueError(f"The task {path} has a schedule {key!r} already: give each a name of its own, name='…'.")
+        _made[module, path, key] = found
         return task
 
     return declare
 
 
 def made() -> list[Declared]:
-    """Return everything declared in the modules imported so far, in no particular sequence."""
+    """Return everything declared in the modules imported so far."""
     return list(_made.values())
-
-
-def forget(declared: Declared) -> None:
-    """Remove a declaration. For tests."""
-    del _made[declared.module, declared.task, declared.key]
-
-
-def _declare(task: AnyTask, module: str, values: Mapping[str, Any], key: str | None) -> None:
-    path = task.module_path
-    name = _text("name", values.get("name", key or path))
-    key = _text("key", key or values.get("name", path))
-    found = Declared(key, path, module, {**values, "name": name, "task": path}, task.func)
-    _check_rule(found.values)
-    registry.check_call(task, found.values.get("args", []), found.values.get("kwargs", {}))
-    known = _made.get((module, path, key))
-    if known is not None and known.func is task.func:
-        raise ValueError(f"The task {path} has a schedule {key!r} already: give each a name of its own, name='…'.")
-    _made[module, path, key] = found
 
 
 def _values(cron: str, fields: ScheduleFields) -> dict[str, Any]:

@@ -2,36 +2,20 @@
 
 Note [As the task says]
 The schedule decides when a task is handed over, the task decides how: it keeps its `queue_name`, because
-`Schedule.queue` is a queue of our workers, and its priority if the schedule's is 0. Django's own `validate_task`
-refuses what the backend does not support (that queue, a priority, a coroutine), as it does for `task.enqueue()`.
+`Schedule.queue` is a queue of our workers, and its priority if the schedule's is 0.
 """
 
 from collections.abc import Mapping
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..exceptions import DelayQError
+from ..exceptions import HandoverRefused
 from ..text import did_you_mean, redact_text
 from .compat import AnyTask, InvalidTask, task_backends
 
 #: The reason of a run whose task another backend has accepted.
 REASON = "handed_over"
 LEAST_PRIORITY, MOST_PRIORITY = -100, 100
-
-
-class HandoverRefused(DelayQError, ValueError):
-    """A schedule's TASKS backend does not exist, or does not accept the task like this.
-
-    A retry cannot help. `field` is the invalid model field: `backend` or `priority`.
-    """
-
-    def __init__(self, message: str, *, field: str = "backend") -> None:
-        super().__init__(message)
-        self.field = field
-
-
-class HandoverFailed(DelayQError):
-    """A TASKS backend reported immediately that the task failed or could not start. The message contains its error."""
 
 
 def backends() -> Mapping[str, str]:
@@ -41,10 +25,10 @@ def backends() -> Mapping[str, str]:
 
 
 def prepare(task: AnyTask, backend: str, priority: int) -> AnyTask:
-    """Return the task for this backend; a priority of 0 means the task's own. See Note [As the task says].
+    """Return the task for this backend. See Note [As the task says].
 
     Raises:
-        HandoverRefused: The backend does not exist, or does not accept the task like this; the message says why.
+        HandoverRefused: The backend does not exist, or does not accept the task like this.
         Exception: What the backend raises when it is created.
     """
     if backend not in task_backends.settings:
@@ -77,15 +61,14 @@ def find_refusal(task: AnyTask, backend: str, priority: int) -> HandoverRefused 
 
 def _explain(task: AnyTask, backend: str, priority: int, said: str) -> tuple[str, str]:
     """Return the backend's message with the way out, and the invalid field."""
-    target = task_backends[backend]
-    said = said.rstrip(".")
+    target, said = task_backends[backend], f"{said.rstrip('.')}."
     if not LEAST_PRIORITY <= (priority or task.priority) <= MOST_PRIORITY:
-        return f"{said}.", "priority"
-    if not target.supports_priority and (priority or task.priority):
-        if priority:
-            return f"{said}. Set the priority to 0.", "priority"
-        return f"{said}, and the task has @task(priority={task.priority}).", "backend"
+        return said, "priority"
+    if priority and not target.supports_priority:
+        return f"{said} Set the priority to 0.", "priority"
+    if task.priority and not target.supports_priority:
+        return f"{said} The task has @task(priority={task.priority}).", "backend"
     if target.queues and task.queue_name not in target.queues:
         queues = ", ".join(sorted(target.queues))
-        return f"{said}. TASKS[{backend!r}]['QUEUES'] has {queues}; the task's own is {task.queue_name}.", "backend"
-    return f"{said}.", "backend"
+        return f"{said} TASKS[{backend!r}]['QUEUES'] has {queues}; the task's own is {task.queue_name}.", "backend"
+    return said, "backend"

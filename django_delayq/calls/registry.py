@@ -31,8 +31,8 @@ _INSTALLED = frozenset(("site-packages", "dist-packages"))
 class BrokenModule(NamedTuple):
     """A task module that cannot be imported. Its tasks are missing; all other modules are not affected.
 
-    `package` is the missing package if the module belongs to an installed app, not to the project. Many packages have
-    a `tasks.py` for an optional dependency, so this is not an error.
+    `package` is the missing package if the module belongs to an installed app: many have a `tasks.py` for an optional
+    dependency, so this is not an error.
     """
 
     app: str
@@ -109,14 +109,10 @@ def get_task(path: str) -> AnyTask:
     return task
 
 
-def module_names() -> list[str]:
-    """Return the paths of the modules in which tasks are searched, whether or not they exist."""
-    return [path for path, _ in _modules()]
-
-
-def _modules() -> list[tuple[str, AppConfig]]:
+def find_modules() -> dict[str, AppConfig]:
+    """Return the paths of the modules in which tasks are searched, whether or not they exist, with their apps."""
     config = conf.get_config()
-    return [(f"{app.name}.{each}", app) for app in apps.get_app_configs() for each in config.modules_of(app)]
+    return {f"{app.name}.{each}": app for app in apps.get_app_configs() for each in config.modules_of(app)}
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
@@ -187,11 +183,11 @@ def _exists(path: str) -> bool:
 
 def _discover() -> tuple[dict[str, AnyTask], list[BrokenModule]]:
     config, own = conf.get_config(), COMMAND_TASK.rpartition(".")[0]
-    values, broken = list[object](), list[BrokenModule]()
-    modules = [(path, app) for path, app in _modules() if path != own]
+    values, broken, modules = list[object](), list[BrokenModule](), find_modules()
+    modules.pop(own, None)  # without a default backend it cannot be imported
     if config.commands or config.alerts:
-        modules.append((own, apps.get_app_config("django_delayq")))
-    for path, app in modules:
+        modules[own] = apps.get_app_config("django_delayq")
+    for path, app in modules.items():
         try:
             if _exists(path):
                 values += vars(import_module(path)).values()
@@ -205,17 +201,18 @@ def _discover() -> tuple[dict[str, AnyTask], list[BrokenModule]]:
 
 
 def _describe(path: str, app: AppConfig, error: BaseException) -> BrokenModule:
-    """Describe why a module cannot be imported, with the last frame in the app's own code."""
+    """Describe why a module cannot be imported, with the last line of the app's own code."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).is_relative_to(app.path)]
-    last = (own or frames)[-1]
-    where = f"{last.filename}, line {last.lineno}"
+    last = [frame for frame in frames if Path(frame.filename).is_relative_to(app.path)] or frames
+    where = f"{last[-1].filename}, line {last[-1].lineno}"
     if isinstance(error, SyntaxError):  # without a frame of its own
         where = f"{error.filename}, line {error.lineno}"
-    package, link = "", error
+    cause = error
     if not isinstance(error, ModuleNotFoundError) and error.__context__ is not None:
-        link = error.__context__  # a package may catch it and raise its own advice
-    if isinstance(link, ModuleNotFoundError) and _INSTALLED.intersection(Path(app.path).parts):
-        package = (link.name or "").partition(".")[0]
-    reason = f"{type(error).__name__}: {error} ({where})"
-    return BrokenModule(app.name, path, reason, "" if package == app.name.partition(".")[0] else package)
+        cause = error.__context__  # a package may catch it and raise its own advice
+    package = ""
+    if isinstance(cause, ModuleNotFoundError) and _INSTALLED.intersection(Path(app.path).parts):
+        package = (cause.name or "").partition(".")[0]
+    if package == app.name.partition(".")[0]:
+        package = ""
+    return BrokenModule(app.name, path, f"{type(error).__name__}: {error} ({where})", package)

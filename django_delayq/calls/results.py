@@ -1,19 +1,22 @@
 """Django's `TaskResult` of a job. Reads nothing."""
 
+import asyncio
 import hashlib
 import os
 import re
+import time
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
+from copy import copy
 from datetime import datetime, timedelta
 from typing import Any, Self
+
+from asgiref.sync import sync_to_async
 
 from .. import conf
 from ..exceptions import ResultTooLarge
 from ..recurrence import from_ms, to_ms
+from .attempt import from_json
 from .compat import AnyResult, AnyTask, TaskError, TaskResultStatus
-from .history import Attempt, path_of_title
-from .task import as_enqueued
 
 LENGTH = 22
 _ID = re.compile(rf"([1-9][0-9]{{0,17}})-([A-Za-z0-9_-]{{{LENGTH}}})")
@@ -51,6 +54,12 @@ _STATUS = {
     "running": TaskResultStatus.RUNNING,
 }
 _CANCELLED = "django_delayq.exceptions.JobCancelled"
+#: Class paths for our reasons that name no error class.
+_OWN_ERRORS = {
+    "cancelled": "django_delayq.exceptions.TaskCancelled",
+    "timeout": "django_delayq.exceptions.TaskTimeout",
+    "poison": "django_delayq.exceptions.JobLost",
+}
 #: The reason of a job that succeeded, but whose result was too large to store.
 TOO_LARGE = "django_delayq.exceptions.ResultTooLarge"
 
@@ -67,9 +76,7 @@ class JobResult(AnyResult):
     def return_value(self) -> Any:
         """The return value of the task.
 
-        Raises:
-            ResultTooLarge: It was too large to store; the last of `errors` says so too. A ValueError.
-            ValueError: The task failed, or has not finished yet.
+        Raises ValueError if it failed or has not finished, ResultTooLarge (a ValueError) if it is too large to store.
         """
         value = super().return_value
         last = self.errors[-1] if len(self.errors) == len(self.worker_ids) else None  # otherwise of an earlier attempt
@@ -80,49 +87,55 @@ class JobResult(AnyResult):
     def wait(self, timeout: float | timedelta | None = None) -> Self:
         """Wait until the job has ended, successful or failed, and return this result, refreshed.
 
-        `timeout` is in seconds, 0 to query once, None for no limit. The database is queried immediately, after 20 ms,
-        and then at growing intervals of at most one second.
+        `timeout` is in seconds, 0 to query once, None for no limit.
 
         Raises:
             TimeoutError: The timeout has passed. The job continues.
-            WaitRefused: It cannot end while the caller waits: a transaction is open, or this process does not use
-                Redis.
-            TaskResultDoesNotExist: No job has this id, or its result has expired.
+            WaitRefused: The job cannot end while the caller waits.
+            TaskResultDoesNotExist: The job was deleted, or its result has expired.
         """
         backend: Any = self.task.get_backend()
-        backend.wait(self, timeout)
+        for seconds in backend.poll(self, timeout):
+            time.sleep(seconds)
         return self
 
     async def await_(self, timeout: float | timedelta | None = None) -> Self:
         """Like `wait`, without blocking the event loop. Can be cancelled safely."""
         backend: Any = self.task.get_backend()
-        await backend.await_(self, timeout)
+        polls = backend.poll(self, timeout)
+        while (seconds := await sync_to_async(lambda: next(polls, None))()) is not None:
+            await asyncio.sleep(seconds)
         return self
 
 
 def as_called(task: AnyTask, row: Any) -> AnyTask:
-    """Return a task as it was when the job of this row was enqueued."""
+    """Return a task as it was when the job of this row was enqueued, without validation.
+
+    It was valid then. Later settings, such as fewer queues, must not hide a result or stop a job.
+    """
     run_after = local(row.due_at) if row.due_at > row.created_at else None
-    wanted = row.backend, row.queue, row.priority, run_after
-    if wanted == (task.backend, task.queue_name, task.priority, task.run_after):
+    values = row.backend, row.queue, row.priority, run_after
+    if values == (task.backend, task.queue_name, task.priority, task.run_after):
         return task
-    return as_enqueued(task, backend=row.backend, queue_name=row.queue, priority=row.priority, run_after=run_after)
+    made = copy(task)
+    for name, value in zip(("backend", "queue_name", "priority", "run_after"), values, strict=True):
+        object.__setattr__(made, name, value)
+    return made
 
 
-def new_result(
-    task: AnyTask, row: Any, call: Any = None, attempts: Sequence[Attempt] = (), *, begun: bool = False
-) -> AnyResult:
+def result_of(task: AnyTask, row: Any, call: Any = None, *, begun: bool = False) -> AnyResult:
     """Return a job's result as Django shows it. Attempts before a manual retry are left out.
 
-    `attempts` are those stored in the row: `history.from_json(row.attempts)`. `begun`: the row's `attempt` counts the
-    execution that is starting in the worker.
+    `call` replaces the arguments in the row. `begun`: the row's `attempt` counts the execution that is starting in the
+    worker.
     """
     call = call or row.call or {}
+    attempts = from_json(row.attempts) if row.attempts else []
     status = _STATUS.get(row.status, TaskResultStatus.READY)
     last = row.started_at is not None and not (attempts and attempts[-1].started == to_ms(row.started_at))
     counted = row.attempt - (last and (begun or status != TaskResultStatus.RUNNING))
     ended = [it for it in attempts if it.ended][-counted:] if counted > 0 else []
-    errors = [(path_of_title(it.title), it.trace) for it in ended if it.title]
+    errors = [(_path_of_title(it.title), it.trace) for it in ended if it.title]
     workers = [it.worker for it in ended]
     started = [from_ms(it.started) for it in ended if it.started is not None]
     if last:
@@ -130,16 +143,15 @@ def new_result(
         workers.append(row.worker)
     if row.error:
         waited = row.reason == "cancelled" and row.started_at is None
-        errors.append((_CANCELLED if waited else path_of_title(row.reason), row.error))
+        errors.append((_CANCELLED if waited else _path_of_title(row.reason), row.error))
+    finished = status in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
     result: AnyResult = JobResult(
-        task=task,
+        task=as_called(task, row),
         id=row.result_id,
         status=status,
         enqueued_at=local(row.created_at),
         started_at=local(min(started)) if started else None,
-        finished_at=local(row.finished_at)
-        if status in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
-        else None,
+        finished_at=local(row.finished_at) if finished else None,
         last_attempted_at=local(max(started)) if started else None,
         args=call.get("args", []),
         kwargs=call.get("kwargs", {}),
@@ -149,3 +161,10 @@ def new_result(
     )
     object.__setattr__(result, "_return_value", row.result)
     return result
+
+
+def _path_of_title(title: str) -> str:
+    """Return the class path of the error that a title or a reason names, as in Django's `TaskError`."""
+    path = title.partition(": ")[0]
+    own = _OWN_ERRORS.get(title.partition(" by ")[0])
+    return own or (path if "." in path else f"builtins.{path}")

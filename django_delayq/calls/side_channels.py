@@ -2,8 +2,8 @@
 
 Note [Cut off]
 Errors of side channels are suppressed: the work continues, and its outcome is not affected. Each cause is logged once
-per process, since a broken span processor fails at each execution. The line has no traceback, which could show a
-secret. It is logged in an empty context, so that it is not captured as output of the running task.
+per process, without a traceback, which could show a secret, and in an empty context, so that it is not captured as
+output of the running task.
 """
 
 import logging
@@ -33,15 +33,12 @@ _logged: set[tuple[str, type[BaseException]]] = set()
 
 
 class Guard:
-    """A context that suppresses exceptions of a side channel: see Note [Cut off]. Reusable and thread-safe.
-
-    It suppresses `Exception`. Pass BaseException where no `TaskTimeout` and no KeyboardInterrupt can arrive.
-    """
+    """A context that suppresses exceptions of a side channel: see Note [Cut off]. Reusable and thread-safe."""
 
     __slots__ = ("_cut", "_what")
 
     def __init__(self, what: str, cut: type[BaseException] = Exception) -> None:
-        """`what` is the subject of the logged sentence "... failed"."""
+        """`what` is the subject of "... failed"; `cut` may be BaseException where no `TaskTimeout` can arrive."""
         self._what, self._cut = what, cut
 
     def __enter__(self) -> None:
@@ -76,30 +73,19 @@ def note_failure(what: str, error: BaseException, say: Callable[[str], object] |
     if cause in _logged or len(_logged) >= MOST_CAUSES:
         return
     _logged.add(cause)
+    reason = "(its text cannot be read)"
     with suppress(Exception):
-        text = f"{what} failed and is ignored; the work goes on. Logged once: {_described(error)}"
+        reason = redact_text(str(error))[:500]
+    with suppress(Exception):
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        text = f"{what} failed and is ignored; the work goes on. Logged once: {type(error).__name__}: {reason}{where}"
         Context().run(say or logger.error, text)
-
-
-def _described(error: BaseException) -> str:
-    try:
-        said = redact_text(str(error))[:500]
-    except Exception:
-        said = "(its text cannot be read)"
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {said}{where}"
-
-
-def say_on_stderr(text: str) -> None:
-    """Print a line to stderr, if it can be written."""
-    with suppress(Exception):
-        sys.stderr.write(f"{text}\n")
 
 
 def note_handler_failure(error: BaseException) -> None:
     """Print the exception of a log handler, filter or record factory, once per cause; the log itself may be broken."""
-    note_failure("A log handler", error, say_on_stderr)
+    note_failure("A log handler", error, lambda text: sys.stderr.write(f"{text}\n"))
 
 
 def guard_loggers() -> None:

@@ -1,12 +1,12 @@
 """Django's `Task` with the options of our jobs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from .compat import AnyTask, InvalidTask, Task
-from .options import Retries, checked
+from .task_options import Retries, checked
 
 if TYPE_CHECKING:
     from .results import JobResult
@@ -66,24 +66,13 @@ class DelayQTask(Task):  # type: ignore[type-arg]
         return list(backend.enqueue_many((self, args, kwargs) for args, kwargs in calls))
 
 
-def as_enqueued(task: AnyTask, **values: Any) -> AnyTask:
-    """Return a copy with the values of its enqueueing, without validation.
-
-    It was valid then. Later settings, such as fewer queues, must not hide a result or stop a job.
-    """
-    made: AnyTask = object.__new__(type(task))
-    for item in fields(task):
-        object.__setattr__(made, item.name, values.get(item.name, getattr(task, item.name)))
-    return made
-
-
 def retries_of(task: Any) -> Retries:
     """Return a task's own retry options, empty if its class is not ours; raise InvalidTask if a value is wrong."""
     if not isinstance(task, DelayQTask):
         return Retries()
     try:
-        given = {name: value for name in Retries._fields if (value := getattr(task, name)) is not None}
-        return Retries(**{name: checked(name, value) for name, value in given.items()})
+        given = {name: getattr(task, name) for name in Retries._fields}
+        return Retries(**{name: checked(name, value) for name, value in given.items() if value is not None})
     except ValueError as error:
         raise InvalidTask(str(error)) from None
 

@@ -2,30 +2,25 @@
 
 Note [Parent]
 By OpenTelemetry's messaging conventions an execution is a span of the kind CONSUMER. The span of a job or a run now is
-a child of the span that requested it, which the row carries: a trace that begins with a request shows what the request
-caused. Each due point of a schedule begins a trace of its own: it is not part of the request that saved the schedule,
-perhaps years ago.
+a child of the span that requested it, which the row carries. Each due point of a schedule begins a trace of its own: it
+is not part of the request that saved the schedule, perhaps years ago.
 
 Note [Nothing while idle]
 A worker queries Redis several times a second. With an instrumented client of Redis or the database, each query would
-be a trace. So the worker's own threads suppress instrumentation; only executions are traced, and what tasks do in
-them.
+be a trace. So the worker's own threads suppress instrumentation.
 
 Note [A tracer that fails]
 The SDK lets exceptions of span processors through. So every call of the tracer is within TRACER: the work continues
-without a span. A processor that blocks delays one thread only: the slot's, before the call and after the record, or
-the caller's, when it enqueues.
+without a span.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from .. import conf
 from .side_channels import Guard
 
-#: The W3C headers that are carried. Not `baggage`: its content is the project's, and Redis would show it.
-PARENT, STATE = "traceparent", "tracestate"
 #: Maximum characters of `tracestate`: W3C allows dropping a longer one.
 MOST_STATE = 512
 SYSTEM = "django_delayq"
@@ -46,7 +41,7 @@ def tracer() -> Any:
 
 
 def carrier() -> dict[str, str]:
-    """Return the current span as W3C headers; empty if there is none, or traces are off."""
+    """Return the current span as W3C headers, without baggage; empty if there is none, or traces are off."""
     if not is_on():
         return {}
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -54,7 +49,9 @@ def carrier() -> dict[str, str]:
     found: dict[str, str] = {}
     with TRACER:
         TraceContextTextMapPropagator().inject(found)
-    return {name: text for name, text in found.items() if name == PARENT or (name == STATE and len(text) <= MOST_STATE)}
+    if len(found.get("tracestate", "")) > MOST_STATE:
+        del found["tracestate"]
+    return found
 
 
 def as_options() -> dict[str, Any] | None:
@@ -86,19 +83,13 @@ def ids(span: Any = None) -> dict[str, str]:
     return {}
 
 
-@contextmanager
-def within(span: Any) -> Iterator[None]:
+def within(span: Any) -> AbstractContextManager[Any]:
     """Make this the current span; None changes nothing."""
     if span is None:
-        yield
-        return
-    from opentelemetry import context, trace
+        return nullcontext()
+    from opentelemetry import trace
 
-    token = context.attach(trace.set_span_in_context(span))
-    try:
-        yield
-    finally:
-        context.detach(token)
+    return trace.use_span(span, record_exception=False, set_status_on_exception=False)
 
 
 @contextmanager
@@ -117,24 +108,22 @@ def quiet() -> Iterator[None]:
         context.detach(token)
 
 
-@contextmanager
-def enqueueing() -> Iterator[Callable[[Sequence[Any]], None]]:
-    """Trace an enqueueing; yields a function that takes its results. Only if traces are on."""
+def trace_enqueueing(enqueue: Callable[[], list[Any]]) -> list[Any]:
+    """Call a function that enqueues jobs and returns their results, in a span. Only if traces are on."""
     from opentelemetry.trace import INVALID_SPAN, SpanKind, Status, StatusCode
 
     attributes = {"messaging.system": SYSTEM, "messaging.operation.name": "send", "messaging.operation.type": "send"}
-    begun: Any = None
+    span = None
     with TRACER:
-        begun = tracer().start_span("send", kind=SpanKind.PRODUCER, attributes=attributes)
-    span = begun or INVALID_SPAN
-
-    def tell(results: Sequence[Any]) -> None:
+        span = tracer().start_span("send", kind=SpanKind.PRODUCER, attributes=attributes)
+    context = within(span)
+    span = span or INVALID_SPAN
+    try:
+        with context:
+            results = enqueue()
         with TRACER:
             _describe(span, results)
-
-    try:
-        with within(begun):
-            yield tell
+        return results
     except BaseException as error:
         with TRACER:
             span.record_exception(error)

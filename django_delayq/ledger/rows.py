@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Self
 
-from ..calls import Call, history
-from ..calls.history import Attempt
+from ..calls import Call
+from ..calls.attempt import NOT_ENDED, Attempt, followed_by, from_json, to_json
 from ..models import Condition, Origin, Run, Schedule, ScheduleState, Status
 from ..models.run import RunProperties
 from ..recurrence import Recurrence, to_ms
@@ -206,27 +206,27 @@ def keep_former(run: AnyRun, lapsed_at: datetime | None = None, *, ended: bool =
     `ended`: the row has an outcome and is about to be retried. If a `running` row is not saved yet, only the time of
     its worker's claim is known, `lapsed_at`.
     """
-    before = history.from_json(run.attempts)
+    before = from_json(run.attempts)
     worker, started = ("", _ms(lapsed_at)) if not run.pk else (run.worker, _ms(run.started_at))
     if run.status == Status.RETRYING or (ended and started is not None and not _is_kept(before, started)):
-        before = history.followed_by(before, started, _ms(run.finished_at), worker, run.reason, run.error)
+        before = followed_by(before, started, _ms(run.finished_at), worker, run.reason, run.error)
     elif run.status == Status.RUNNING:
-        before = history.followed_by(before, started, None, worker, history.NOT_ENDED)
+        before = followed_by(before, started, None, worker, NOT_ENDED)
     else:
         return
-    run.attempts = history.to_json(before)
+    run.attempts = to_json(before)
 
 
 def attempts_of(run: AnyRun) -> list[Attempt]:
     """Return the attempts of a row, oldest first; the last one may be running, or kept in `attempts` too."""
-    before = history.from_json(run.attempts)
+    before = from_json(run.attempts)
     started = _ms(run.started_at)
     if started is None or run.status in (Status.QUEUED, Status.SKIPPED) or _is_kept(before, started):
         return before
     if run.status == Status.RUNNING:
-        return history.followed_by(before, started, None, run.worker, "")
+        return followed_by(before, started, None, run.worker, "")
     title = "" if run.status == Status.SUCCEEDED else run.reason
-    return history.followed_by(before, started, _ms(run.finished_at), run.worker, title, run.error)
+    return followed_by(before, started, _ms(run.finished_at), run.worker, title, run.error)
 
 
 def _is_kept(before: list[Attempt], started: int) -> bool:

@@ -12,7 +12,7 @@ from .. import conf
 from ..calls import commands, handover, registry
 from ..calls.annotations import misfits
 from ..calls.call import first_alias
-from ..calls.options import NAMES as CALLBACKS
+from ..calls.task_options import NAMES as CALLBACKS
 from ..calls.validators import is_storable, validate_json
 from ..conf.alerts import find_refusal
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask

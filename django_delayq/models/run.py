@@ -150,7 +150,7 @@ class Run(RunProperties, PrimaryModel):
     priority = models.SmallIntegerField(_("priority"), default=0, db_default=0)
     #: {"args": […], "kwargs": {…}}
     call = models.JSONField(_("arguments"), null=True)
-    #: Attempts, timeout and callbacks of the call or its task (`calls/options.py`); the trace of a requested run.
+    #: Attempts, timeout and callbacks of the call or its task (`calls/task_options.py`); the trace of a requested run.
     options = models.JSONField(null=True, editable=False)
     #: The hash of the unique key, while the job holds it.
     unique_key = models.CharField(max_length=32, null=True, editable=False)  # noqa: DJ001 - empty ones would collide

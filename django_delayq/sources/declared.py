@@ -61,7 +61,7 @@ def collect() -> Collected:
     for broken in registry.broken_modules():
         if not broken.package:
             raise ImportError(str(broken))
-    tasks, modules = registry.get_tasks(), frozenset(registry.module_names())
+    tasks, modules = registry.get_tasks(), registry.find_modules()
     inside: list[Declared] = []
     outside: list[Declared] = []
     for each in sorted(made(), key=lambda one: (one.values["name"], one.key, one.module)):

@@ -1,25 +1,17 @@
 """Assertions about schedules and jobs. Each failure message lists what exists instead."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import ledger
 from ..backend.preparing import moment
-from ..calls import as_called, new_result
+from ..calls import result_of
 from ..calls.compat import AnyResult, AnyTask, normalize_json
-from ..calls.history import from_json
 from ..calls.registry import get_task
 from ..ledger import chain
 from ..models import Origin, Run, Schedule
 from ..recurrence import Recurrence, to_ms
-
-if TYPE_CHECKING:
-    from .bench import Bench
-    from .following import Following
-
-#: Maximum items listed in a message.
-SHOWN = 10
 
 
 def next_points(schedule: Schedule | Recurrence, n: int = 5, after: datetime | None = None) -> list[datetime]:
@@ -46,11 +38,6 @@ def next_points(schedule: Schedule | Recurrence, n: int = 5, after: datetime | N
 class Assertions:
     """The assertions of `Runner`."""
 
-    bench: "Bench"
-    following: "Following"
-
-    # -- schedules
-
     def assert_scheduled(
         self,
         name_or_task: str | AnyTask,
@@ -68,16 +55,13 @@ class Assertions:
         """
         what = name_or_task if isinstance(name_or_task, str) else name_or_task.module_path
         rows = list(Schedule._base_manager.using(ledger.database()).select_related("state").order_by("name"))
-        named = [row for row in rows if what in (row.name, row.task)]
-        if not named:
-            raise AssertionError(f"Nothing is scheduled as {what!r}. {_listed('There are', map(_schedule, rows))}")
-        for row in named:
-            upcoming = next_points(row, 1)
-            if upcoming and _called_with(row, args, kwargs) and (at is None or _same(at, upcoming[0])):
-                return row
-        call = _asked(args, kwargs)
-        wanted = (f" at {at}" if at is not None else "") + (call and f" with {call}")
-        raise AssertionError(f"{what!r} is not scheduled{wanted}. {_listed('There is', map(_schedule, named))}")
+        for row in rows:
+            if what in (row.name, row.task) and _is_called_with(row, args, kwargs):
+                upcoming = next_points(row, 1)
+                if upcoming and (at is None or _is_same(at, upcoming[0])):
+                    return row
+        wanted = _format_wanted(at=at, args=args, kwargs=kwargs)
+        raise AssertionError(f"{what!r} is not scheduled{wanted}. Schedules: {_format_list(_format_schedule, rows)}")
 
     def assert_not_scheduled(self, name_or_task: str | AnyTask) -> None:
         """Check that no schedule with this name or task will run; the AssertionError shows one that will."""
@@ -85,15 +69,13 @@ class Assertions:
             row = self.assert_scheduled(name_or_task)
         except AssertionError:
             return
-        raise AssertionError(f"There is a schedule that will run: {_schedule(row)}.")
-
-    # -- jobs
+        raise AssertionError(f"There is a schedule that will run: {_format_schedule(row)}.")
 
     @property
     def enqueued(self) -> list[AnyResult]:
         """The results of all jobs, in order of enqueueing, except jobs deleted with their outcome (`result_ttl` 0)."""
         rows = Run._base_manager.using(ledger.database()).filter(origin=Origin.JOB).order_by("pk")
-        return [_result(row) for row in rows]
+        return [result_of(get_task(row.task), row) for row in rows]
 
     def assert_enqueued(
         self,
@@ -109,67 +91,59 @@ class Assertions:
         `args`, `kwargs`, `run_after`: as enqueued; None matches anything. `count`: exact number; None: at least one.
 
         Raises:
-            AssertionError: The number differs; the message lists the jobs of this task, or all jobs.
+            AssertionError: The number differs; the message lists all jobs.
         """
         path = task if isinstance(task, str) else task.module_path
-        everything = self.enqueued
-        of_task = [result for result in everything if result.task.module_path == path]
+        jobs = self.enqueued
         found = [
-            result
-            for result in of_task
-            if _called_with(result, args, kwargs) and (run_after is None or _same(run_after, result.task.run_after))
+            job
+            for job in jobs
+            if job.task.module_path == path
+            and _is_called_with(job, args, kwargs)
+            and (run_after is None or _is_same(run_after, job.task.run_after))
         ]
         if len(found) == count or (count is None and found):
             return found
-        wanted = path + _asked(args, kwargs) + ("" if run_after is None else f" for {run_after}")
-        was = "was not enqueued" if count is None else f"was enqueued {len(found)} times, not {count}"
-        shown = _listed("Enqueued were", map(_job, of_task or everything))
-        raise AssertionError(f"{wanted} {was}. {shown}")
+        wanted = _format_wanted(args=args, kwargs=kwargs, run_after=run_after, count=count)
+        raise AssertionError(f"{path} was not enqueued{wanted}. Jobs: {_format_list(_format_job, jobs)}")
 
 
-def _result(row: Run) -> AnyResult:
-    return new_result(as_called(get_task(row.task), row), row, attempts=from_json(row.attempts))
-
-
-def _called_with(item: Schedule | AnyResult, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bool:
+def _is_called_with(item: Schedule | AnyResult, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bool:
     """Compare the arguments as JSON; None matches anything."""
     return (args is None or normalize_json(list(args)) == item.args) and (
         kwargs is None or normalize_json(dict(kwargs)) == item.kwargs
     )
 
 
-def _same(one: datetime, other: datetime | None) -> bool:
+def _is_same(one: datetime, other: datetime | None) -> bool:
     """Compare two instants in whole ms; naive ones are local time."""
     return other is not None and to_ms(moment(one)) == to_ms(moment(other))
 
 
-def _listed(begin: str, items: Any) -> str:
-    texts = list(items)
-    if not texts:
-        return f"{begin}: nothing."
-    more = f"\n  … and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
-    return begin + ":" + "".join(f"\n  {text}" for text in texts[:SHOWN]) + more
+def _format_wanted(**wanted: Any) -> str:
+    named = [f"{name}={value}" for name, value in wanted.items() if value is not None]
+    return f" with {', '.join(named)}" if named else ""
 
 
-def _call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def _format_list(format_item: Callable[[Any], str], items: Sequence[Any]) -> str:
+    return "".join(f"\n  {format_item(item)}" for item in items) or "none."
+
+
+def _format_call(path: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     shown = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
-    return f"({', '.join(shown)})"
+    return f"{path}({', '.join(shown)})"
 
 
-def _asked(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> str:
-    return "" if args is None and kwargs is None else _call(args or (), kwargs or {})
-
-
-def _schedule(row: Schedule) -> str:
-    text = f"{row.name!r}: {row.task}{_call(row.args, row.kwargs)}, "
+def _format_schedule(row: Schedule) -> str:
+    text = f"{row.name!r}: {_format_call(row.task, row.args, row.kwargs)}"
     if not row.enabled:
-        return text + (f"paused ({row.pause_reason})" if row.pause_reason else "paused")
-    points = next_points(row, 3)
-    if not points:
-        return text + (chain.state_of(row).condition_reason or "no due point is left")
-    return text + "due " + ", ".join(f"{point:%Y-%m-%d %H:%M:%S} UTC" for point in points)
+        return f"{text}, paused {row.pause_reason}".rstrip()
+    upcoming = next_points(row, 1)
+    if not upcoming:
+        return f"{text}, {chain.state_of(row).condition_reason or 'no due point is left'}"
+    return f"{text}, due {upcoming[0]:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _job(result: AnyResult) -> str:
-    text = f"{result.task.module_path}{_call(result.args, result.kwargs)}, {result.status.lower()}"
+def _format_job(result: AnyResult) -> str:
+    text = f"{_format_call(result.task.module_path, result.args, result.kwargs)}, {result.status.lower()}"
     return text if result.task.run_after is None else f"{text}, for {result.task.run_after}"

@@ -1,20 +1,30 @@
 """Parts of a real worker, without its loop, threads and servers: executes one step at a time. The index is in memory.
 
 Note [Timed executions overlap]
-A task with a duration (`lasting.py`) is called at its start and recorded at its end. In between the clock is set back
-and all other work runs, as in a worker with enough threads.
+A task with a duration is called at its start and recorded at its end. In between the clock is set back and all other
+work runs, as in a worker with enough threads.
+
+Note [Each call has a savepoint]
+A worker calls a task outside of any transaction: writes are permanent, a failed query affects only itself, and
+`on_commit` callbacks run. Django's `TestCase` and pytest-django's `db` wrap a test in a transaction that never commits.
+So each call has a savepoint, which is rolled back only if the transaction was broken, and its pending callbacks are
+called afterwards. Outside of a transaction, nothing is done.
 """
 
 import queue
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from datetime import timedelta
 from itertools import count
+from typing import Any
 
-from django.db import Error
+from django.db import DatabaseError, Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.test import TestCase
 
-from ..exceptions import BrokerError, DelayQError
+from ..exceptions import BrokerError, TaskTimeout
 from ..index import Shard
 from ..worker.calling import execute, give_up
 from ..worker.dispatch import Controls, Dispatcher
@@ -26,15 +36,13 @@ from ..worker.timers import Timers
 from ..worker.trip import Trip
 from ..worker.trouble import Trouble
 from .clock import FrozenClock
-from .committing import as_committed
-from .index import MemoryIndex
-from .lasting import lasting
+from .memory import MemoryIndex
 
 #: Seconds by the monotonic clock: leases of a bench do not end.
 FOREVER = 1e12
 
 
-class Hand(Slots):
+class Inbox(Slots):
     """Replaces the slots: keeps submitted executions for the bench to call."""
 
     def __init__(self) -> None:
@@ -49,7 +57,7 @@ class Hand(Slots):
         return 1
 
 
-class Loud(Trouble):
+class RaisedTrouble(Trouble):
     """Raises errors, so that the test fails."""
 
     def redis_failed(self, error: BrokerError, shard: Shard | None = None) -> None:
@@ -59,31 +67,58 @@ class Loud(Trouble):
         raise error
 
 
+class FrozenTimeouts(Timeouts):
+    """Advances the clock by the duration of a task. One that exceeds its timeout is not called."""
+
+    def __init__(self, clock: FrozenClock, **options: Any) -> None:
+        super().__init__(**options)
+        self.clock = clock
+        #: By path of the task.
+        self.durations: dict[str, timedelta] = {}
+
+    def duration_of(self, held: Held) -> timedelta:
+        if held.task is None or held.outcome.call.backend:  # a task that is handed over takes no time here
+            return timedelta(0)
+        return self.durations.get(held.task.module_path, timedelta(0))
+
+    def run(
+        self, call: Callable[[], Any], held: Held, seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
+    ) -> tuple[Any, BaseException | None]:
+        duration = self.duration_of(held)
+        if duration.total_seconds() > seconds:
+            self.clock.advance(timedelta(seconds=seconds))
+            return None, TaskTimeout()
+        ended = super().run(call, held, seconds, interrupt=interrupt, spare_seconds=spare_seconds)
+        if duration:
+            self.clock.advance(duration)
+        return ended
+
+
 class Bench:
     """One worker for all queues. Used by the test's thread only."""
 
-    def __init__(self, clock: FrozenClock, index: MemoryIndex) -> None:
-        self.clock, self.index = clock, index
-        config = index.config
+    def __init__(self, clock: FrozenClock) -> None:
+        self.clock, self.index = clock, MemoryIndex()
+        config = self.index.config
         self._given_up: queue.SimpleQueue[Held] = queue.SimpleQueue()
         # The connections belong to the test and its transaction, so `forget` does not close them.
-        self.timeouts = Timeouts(
-            grace_seconds=config.timeout_grace_seconds, give_up=give_up, overdue=self._given_up.put, forget=lambda: None
+        self.timeouts = FrozenTimeouts(
+            clock,
+            grace_seconds=config.timeout_grace_seconds,
+            give_up=give_up,
+            overdue=self._given_up.put,
+            forget=lambda: None,
         )
-        self.trip = Trip(index)
-        self.hand = Hand()
-        trouble = Loud(index, [])
-        timers = Timers(index, [], cap_seconds=FOREVER, alone=True)
+        self.trip = Trip(self.index)
+        self.inbox = Inbox()
+        trouble = RaisedTrouble(self.index, [])
+        timers = Timers(self.index, [], cap_seconds=FOREVER, alone=True)
         keeper = LeaseKeeper(self.trip.renew, lease_seconds=FOREVER, batch_size=config.batch_size)
         self.recorder = Recorder(self.trip, keeper, trouble, timers)
-        self.dispatcher = Dispatcher(self.recorder, self.hand, Controls(config), max_reclaims=config.max_reclaims)
-        #: Durations of tasks, by path.
-        self.durations: dict[str, timedelta] = {}
+        self.dispatcher = Dispatcher(self.recorder, self.inbox, Controls(config), max_reclaims=config.max_reclaims)
         #: Executions not ended by the frozen clock, soonest first: end in ms, sequence number, execution.
         self.under_way: list[tuple[int, int, Held]] = []
         self._numbers = count()
-
-    # -- one step
 
     def next_ms(self) -> int | None:
         """Return the time of the next step in ms, possibly in the past; None if there is no step."""
@@ -95,52 +130,57 @@ class Bench:
         """Do one due step: end an execution that is over, or else begin the first one that is due."""
         now_ms = self.clock.now_ms
         if self.under_way and self.under_way[0][0] <= now_ms:
-            self._end(self.under_way.pop(0)[-1])
-            return
-        first = self.index.first()
-        if first is not None and first[0] <= now_ms:
-            self._begin(first[1])
-        while self.hand.submitted:
-            self._call(self.hand.submitted.popleft())
-
-    def _begin(self, shard: Shard) -> None:
-        entries = self.trip.claim(shard, 1, 0, FOREVER).entries
-        self.dispatcher.keeper.add(entries)
-        self.dispatcher.dispatch(entries)
-        if not self.hand.submitted:
-            self._record()
-            self._check(entries[0])
+            self._record([self.under_way.pop(0)[-1]])
+        elif (first := self.index.first()) is not None and first[0] <= now_ms:
+            entries = self.trip.claim(first[1], 1, 0, FOREVER).entries
+            self.dispatcher.keeper.add(entries)
+            self.dispatcher.dispatch(entries)
+            if not self.inbox.submitted:
+                self._record([])
+            while self.inbox.submitted:
+                self._call(self.inbox.submitted.popleft())
 
     def _call(self, held: Held) -> None:
         began_ms = self.clock.now_ms
-        assert held.task is not None  # noqa: S101 - it was submitted
-        duration = self.durations.get(held.task.module_path)
-        limit = None if held.limit is None else timedelta(seconds=held.limit)
-        if duration:  # store that it runs, as a worker does after a second
+        if self.timeouts.duration_of(held):  # store that it runs, as a worker does after a second
             self.trip.show([held])
-        with as_committed(), lasting(held.task, duration, limit, self.clock):
+        with as_committed():
             concluded = copy_context().run(execute, held, self.timeouts, self.index.config.max_result_bytes)
         if not concluded:  # but by the watching thread, which reports it
             self._given_up.get()
         if self.clock.now_ms <= began_ms:
-            self._end(held)
+            self._record([held])
             return
         self.under_way.append((self.clock.now_ms, next(self._numbers), held))
         self.under_way.sort()
         self.clock.set(began_ms)  # see Note [Timed executions overlap]
 
-    def _end(self, held: Held) -> None:
-        self.recorder.add([held])
-        self._record()
-        self._check(held)
-
-    def _record(self) -> None:
+    def _record(self, ended: Sequence[Held]) -> None:
+        self.recorder.add(ended)
         self.recorder.flush()
         self.recorder.tell()
 
-    def _check(self, held: Held) -> None:
-        standing = self.index.members.get((held.shard, held.member))
-        if standing is not None and standing.holder == held.lease:
-            raise DelayQError(
-                f"The outcome of {held.member} could not be recorded; the log of django_delayq.worker says why."
-            )
+
+@contextmanager
+def as_committed() -> Iterator[None]:
+    """Emulate autocommit. See Note [Each call has a savepoint]."""
+    with ExitStack() as stack:
+        for connection in connections.all(initialized_only=True):
+            if connection.in_atomic_block:
+                stack.enter_context(_committed(connection))
+        yield
+
+
+@contextmanager
+def _committed(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    waiting = len(connection.run_on_commit)
+    with TestCase.captureOnCommitCallbacks(using=connection.alias, execute=True):
+        savepoint: Any = connection.savepoint()
+        yield
+        try:
+            connection.savepoint_commit(savepoint)
+        except DatabaseError:
+            connection.needs_rollback = False
+            connection.savepoint_rollback(savepoint)
+            connection.savepoint_commit(savepoint)
+    del connection.run_on_commit[waiting:]  # otherwise the test's own commit calls them again

@@ -10,9 +10,11 @@ clock too. The monotonic clock is never changed, because timeouts use it.
 
 import sys
 import time as real_time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
+from unittest import mock
 
 from django.utils import timezone
 
@@ -23,7 +25,6 @@ from ..recurrence import from_ms, to_ms
 MODULES = ("django_delayq.", "django.utils.timezone.")
 #: Modules that keep the real clock.
 EXCEPT = ("django_delayq.testing.", "django_delayq.embedded.")
-DATETIME = datetime
 
 
 class Frozen:
@@ -50,7 +51,6 @@ class FrozenClock:
         """Start at `now`, by default the real time. Raises ValueError if it is naive."""
         self.now_ms = to_ms(now if now is not None else datetime.now(UTC))
         self.followers: list[Callable[[datetime], object]] = []
-        self._replaced: list[tuple[dict[str, Any], str, Any]] = []
 
     @property
     def now(self) -> datetime:
@@ -68,27 +68,22 @@ class FrozenClock:
     def advance(self, duration: timedelta) -> None:
         self.set(self.now_ms + duration // timedelta(milliseconds=1))
 
-    def freeze(self) -> None:
-        """Replace the real clock, or that of another package. Raises DelayQError if another frozen clock is active."""
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Replace the real clock, or that of another package. Raises DelayQError if another one is frozen already."""
         if isinstance(vars(timezone)["datetime"], Frozen):
             raise DelayQError("A Runner is active already: use that one, or end it first.")
         seconds, nanoseconds = (lambda: self.now_ms / 1000), (lambda: self.now_ms * 1_000_000)
-        frozen = {
-            "datetime": Frozen(DATETIME, now=self._now),
+        replacements = {
+            "datetime": Frozen(datetime, now=self._now),
             "time": Frozen(real_time, time=seconds, time_ns=nanoseconds),
         }
-        for module_name, module in list(sys.modules.items()):
-            if not f"{module_name}.".startswith(MODULES) or f"{module_name}.".startswith(EXCEPT):
-                continue
-            names = vars(module)
-            for name, replacement in frozen.items():
-                real = names.get(name)
-                if real is real_time or (isinstance(real, type) and issubclass(real, DATETIME)):
-                    self._replaced.append((names, name, real))
-                    names[name] = replacement
-
-    def thaw(self) -> None:
-        """Restore the replaced clock."""
-        while self._replaced:
-            names, name, real = self._replaced.pop()
-            names[name] = real
+        with ExitStack() as stack:
+            for module_name, module in list(sys.modules.items()):
+                if not f"{module_name}.".startswith(MODULES) or f"{module_name}.".startswith(EXCEPT):
+                    continue
+                for name, replacement in replacements.items():
+                    real = vars(module).get(name)
+                    if real is real_time or (isinstance(real, type) and issubclass(real, datetime)):
+                        stack.enter_context(mock.patch.object(module, name, replacement))
+            yield

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from django.utils import timezone
 
-from .. import conf, sync
+from .. import conf
 from ..calls.compat import AnyTask
 from ..calls.registry import get_task
 from ..exceptions import DelayQError
@@ -17,8 +17,6 @@ from ..signals import run_finished, run_skipped
 from .assertions import Assertions
 from .bench import Bench
 from .clock import FrozenClock
-from .following import Following
-from .index import MemoryIndex
 
 #: Maximum steps; more are assumed to be a task that enqueues itself forever.
 MOST = 10_000
@@ -37,22 +35,14 @@ class Runner(Assertions):
         """`now`: the first instant, by default the real time. Raises ValueError if it is naive while USE_TZ is on."""
         self.clock = FrozenClock(None if now is None else _aware(now))
         self._stack = ExitStack()
-        self._running = False
         self._moved = False
-        self._last = 0
         self._recorded: list[Run] = []
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(conf.without_redis())
-            self.clock.freeze()
-            stack.callback(self.clock.thaw)
-            index = MemoryIndex("test")
-            self.bench = Bench(self.clock, index)
-            self.following = Following(index)
-            self._last = sync.last_key()
-            self.following.connect()
-            stack.callback(self.following.disconnect)
+            stack.enter_context(self.clock.frozen())
+            self.bench = Bench(self.clock)
             for signal in (run_finished, run_skipped):
                 signal.connect(self._note)
                 stack.callback(signal.disconnect, self._note)
@@ -82,33 +72,30 @@ class Runner(Assertions):
     def start_at(self, when: datetime) -> None:
         """Set the clock to any instant, also in the past, before work was run, moved or enqueued.
 
-        Raises:
-            ValueError: It is too late for that, or `when` is naive.
+        Raises ValueError if the clock has moved, or `when` is naive.
         """
-        if self._moved or sync.last_key() > self._last:
-            raise ValueError("start_at() comes first. The clock has moved, or jobs were enqueued; use move_to().")
+        if self._moved:
+            raise ValueError("start_at() comes first. The clock has moved; use move_to().")
         self.clock.set(to_ms(_aware(when)))
 
     def move_to(self, when: datetime | timedelta) -> None:
         """Advance the clock as if no worker ran, so that due work becomes late. A timedelta counts from now.
 
-        Raises:
-            ValueError: `when` is in the past, or naive.
+        Raises ValueError if `when` is in the past, or naive.
         """
-        self.clock.set(self._later(when, "move_to"))
+        later_ms = self._later(when, "move_to")
+        self.bench.index.refresh()  # notes what falls due until then
+        self.clock.set(later_ms)
         self._moved = True
 
     def takes(self, task: AnyTask | str, duration: timedelta) -> None:
-        """Set how long each further execution of a task takes by the frozen clock.
+        """Set how long each further execution of a task takes by the frozen clock. Raises UnknownTask.
 
         The task is called at the start; its schedule is busy until the end, when the outcome is recorded. If `duration`
         exceeds the timeout, the task is not called and ends with `TaskTimeout`.
-
-        Raises:
-            UnknownTask: No installed app has a task of this path.
         """
         path = task if isinstance(task, str) else task.module_path
-        self.bench.durations[get_task(path).module_path] = duration
+        self.bench.timeouts.durations[get_task(path).module_path] = duration
 
     # -- work
 
@@ -121,23 +108,11 @@ class Runner(Assertions):
 
         Raises:
             ValueError: `now` is in the past, or naive.
-            DelayQError: There are more than `most` steps, or a task calls this.
+            DelayQError: There are more than `most` steps.
         """
-        until_ms = self._later(now, "run_due")
-        if self._running:
-            raise DelayQError("run_due() is called by a task that it runs. Call it from the test.")
-        self._running = self._moved = True
-        self._recorded = []
-        try:
-            self.following.everything()
-            self._run(until_ms, most)
-        finally:
-            self._running = False
-        self.clock.set(until_ms)
-        return self._recorded
-
-    def _run(self, until_ms: int, most: int) -> None:
-        steps = 0
+        until_ms, steps = self._later(now, "run_due"), 0
+        self._moved, self._recorded = True, []
+        self.bench.index.refresh()
         while (next_ms := self.bench.next_ms()) is not None and next_ms <= until_ms:
             steps += 1
             if steps > most:
@@ -147,7 +122,9 @@ class Runner(Assertions):
                 )
             self.clock.set(max(next_ms, self.clock.now_ms))
             self.bench.step()
-            self.following.go_on()
+            self.bench.index.refresh()
+        self.clock.set(until_ms)
+        return self._recorded
 
     def _later(self, when: datetime | timedelta | None, method: str) -> int:
         if when is None:
@@ -163,8 +140,6 @@ class Runner(Assertions):
 
 def _aware(when: datetime) -> datetime:
     """Return an instant in UTC. A naive one is local time, and a ValueError while USE_TZ is on."""
-    if timezone.is_naive(when):
-        if conf.use_tz():
-            raise ValueError(f"{when!r} is naive. Add the time zone, as in datetime(…, tzinfo=UTC).")
-        when = timezone.make_aware(when, timezone.get_default_timezone())
+    if timezone.is_naive(when) and conf.use_tz():
+        raise ValueError(f"{when!r} is naive. Add the time zone, as in datetime(…, tzinfo=UTC).")
     return when.astimezone(UTC)

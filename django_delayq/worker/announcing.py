@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 from django.dispatch import Signal
 
 from .. import ledger
-from ..calls import Call, as_called, new_result, side_channels
+from ..calls import Call, result_of, side_channels
 from ..calls.compat import AnyResult, AnyTask, TaskError, TaskResultStatus, task_finished, task_started
 from ..calls.context import EXECUTING
 from ..calls.handover import REASON as REASON_HANDED_OVER
-from ..calls.history import from_json
 from ..calls.results import local
 from ..calls.side_channels import Guard
 from ..index.counters import MISSED, TOO_LATE, Counts
@@ -53,8 +52,7 @@ def begin_job(held: "Held", task: AnyTask) -> AnyResult:
 def running_job(held: "Held", task: AnyTask) -> AnyResult:
     """Return the result of a job whose attempt has begun and has no outcome yet."""
     run = held.outcome.run
-    former = from_json(run.attempts) if run.attempts else []
-    result = new_result(as_called(task, run), run, vars_of(held.outcome.call), former, begun=True)
+    result = result_of(task, run, vars_of(held.outcome.call), begun=True)
     object.__setattr__(result, "status", TaskResultStatus.RUNNING)
     return result
 

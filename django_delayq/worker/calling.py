@@ -37,11 +37,18 @@ from ..calls import TOO_LARGE, Call, capture, handover, tracing
 from ..calls.compat import AnyResult, AnyTask, TaskResult, TaskResultStatus, normalize_json
 from ..calls.context import EXECUTING, ExecutionContext, JobContext, RunContext
 from ..calls.handover import REASON as REASON_HANDED_OVER
-from ..calls.handover import HandoverFailed, HandoverRefused
 from ..calls.isolation import isolation_of
 from ..calls.registry import check_call, parameters_of
 from ..calls.validators import find_unstorable, storable_json
-from ..exceptions import DelayQError, InvalidArguments, ResultTooLarge, TaskCancelled, TaskTimeout
+from ..exceptions import (
+    DelayQError,
+    HandoverFailed,
+    HandoverRefused,
+    InvalidArguments,
+    ResultTooLarge,
+    TaskCancelled,
+    TaskTimeout,
+)
 from ..ledger import as_schedule
 from ..ledger.rows import ScheduleRow
 from ..models import Schedule, Status
@@ -378,7 +385,6 @@ def context_of(held: Held, task: AnyTask, result: AnyResult | None) -> Execution
         schedule=as_schedule(schedule),
         due_at=run.due_at,
         idempotency_key=key,
-        attempt_number=run.attempt,
         _lease_lost=held.is_lost,
     )
 

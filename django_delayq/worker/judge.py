@@ -63,7 +63,6 @@ from django.db import DatabaseError
 
 from .. import ledger
 from ..calls import call_of
-from ..calls.call import backend_of
 from ..calls.compat import AnyTask
 from ..calls.registry import get_task
 from ..exceptions import InvalidRecurrence, UnknownTask
@@ -148,7 +147,7 @@ def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
         return
     held.outcome = Outcome(run, None, version_of(run))
     task = get_task(run.task)
-    call = held.outcome.job = call_of(run, task, backend_of(run.backend))
+    call = held.outcome.job = call_of(run, task)
     if run.status == Status.RETRYING and (delay_ms := held.backoff_left_ms(run, call)) > 0:
         verdicts.settle.append(held.wait("retry", delay_ms))
         return

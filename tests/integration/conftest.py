@@ -8,7 +8,6 @@ from django.test import Client
 from django_delayq import sync
 from tests.declaring import Code, declaring
 from tests.integration.admin_pages import client_for, kill_redis
-from tests.integration.in_memory import MemoryShard
 from tests.integration.shard import SeededShard
 
 
@@ -38,12 +37,6 @@ def noted(broker):
 def shard(broker):
     """One shard, seeded and read past the scripts."""
     return SeededShard(broker)
-
-
-@pytest.fixture(params=["redis", "memory"])
-def index(request, broker):
-    """A shard by either implementation."""
-    return SeededShard(broker) if request.param == "redis" else MemoryShard()
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_who_ticks_the_box_writes_json(boss):
         ({"style": '"Rich"'}, "style: one of 'plain', 'rich' is wanted, not 'Rich'"),
         ({"draft": "perhaps"}, "draft: true or false is wanted, not 'perhaps'"),
         ({"recipients": "a@example.org"}, "recipients: This is not JSON"),
-        ({"recipients": "[5]"}, "recipients[0]: a text is wanted, not 5"),
+        ({"options": "[NaN]"}, "options: This cannot be used: NaN"),
         ({"options": "[" * 60_000}, "options: This cannot be used"),
     ],
 )

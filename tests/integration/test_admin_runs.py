@@ -8,7 +8,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_delayq.calls.history import NOT_ENDED
+from django_delayq.calls.attempt import NOT_ENDED
 from django_delayq.models import Run, Schedule
 from django_delayq.recurrence.point import utcnow
 from tests.integration.admin_pages import HOSTILE, RUNS, client_for, make, texts

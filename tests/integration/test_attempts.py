@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_delayq import ledger, sync
-from django_delayq.calls.history import NOT_ENDED
+from django_delayq.calls.attempt import NOT_ENDED
 from django_delayq.index import Broker
 from django_delayq.ledger import attempts_of
 from django_delayq.models import Run, Schedule, Status

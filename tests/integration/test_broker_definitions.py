@@ -1,7 +1,4 @@
-"""What the mirror asks of points, in parts where there is much to do; hints; the files themselves; and damage.
-
-Tests of `index` hold the scripts and the memory against each other; tests of `shard` are of what only Redis knows.
-"""
+"""What the mirror asks of points, in parts where there is much to do; hints; the files themselves; and damage."""
 
 import ast
 import inspect
@@ -22,10 +19,9 @@ from tests.support import count_keys
 HEADER = ("PURPOSE", "KEYS", "ARGV", "RETURNS", "COST", "ATOMIC BECAUSE")
 
 
-def cases(rows, amiss):
-    """Return parameters of the rows for both, and of what is amiss for Redis alone."""
-    pairs = [(kind, row) for row in rows for kind in ("redis", "memory")] + [("redis", row) for row in amiss]
-    return [pytest.param(kind, *row[1:], id=f"{kind}, {row[0]}") for kind, row in pairs]
+def cases(rows):
+    """Return the parameters of rows that begin with a name."""
+    return [pytest.param(*row[1:], id=row[0]) for row in rows]
 
 
 # -- upsert
@@ -84,13 +80,13 @@ def entry(parts):
     return {part: {"s1": about(value) if part == "due" else value} for part, value in parts.items()}
 
 
-@pytest.mark.parametrize(("index", "seed", "generation", "mode", "expected", "result", "after"),
-                         cases(UPSERTED, UPSERTED_AMISS), indirect=["index"])  # fmt: skip
-def test_upsert(index, seed, generation, mode, expected, result, after):
-    seed_entry(index, seed)
-    item = Definition("s1", generation, index.now + 50_000, index.now + 51_000, expected)
-    assert index.broker.upsert(PLACE, [item], mode=mode) == [result]
-    assert index.state() == entry(after)
+@pytest.mark.parametrize(("seed", "generation", "mode", "expected", "result", "after"),
+                         cases([*UPSERTED, *UPSERTED_AMISS]))  # fmt: skip
+def test_upsert(shard, seed, generation, mode, expected, result, after):
+    seed_entry(shard, seed)
+    item = Definition("s1", generation, shard.now + 50_000, shard.now + 51_000, expected)
+    assert shard.broker.upsert(PLACE, [item], mode=mode) == [result]
+    assert shard.state() == entry(after)
 
 
 # -- rows: the modes `new` and `move`
@@ -114,11 +110,11 @@ ROWS = [
 @pytest.mark.parametrize(("seed", "mode", "result", "after"), [row[1:] for row in ROWS],
                          ids=[f"{row[2]}, {row[0]}" for row in ROWS])  # fmt: skip
 @pytest.mark.parametrize("member", ["r1", "j1"])
-def test_a_row(index, member, seed, mode, result, after):
-    index.seed(**{part: {member: value} for part, value in seed.items()})
-    item = Definition(member, 7, index.now + 50_000, index.now + 51_000)
-    assert index.broker.upsert(PLACE, [item], mode=mode) == [result]
-    assert index.state() == {part: {member: about(v) if part == "due" else v} for part, v in after.items()}
+def test_a_row(shard, member, seed, mode, result, after):
+    shard.seed(**{part: {member: value} for part, value in seed.items()})
+    item = Definition(member, 7, shard.now + 50_000, shard.now + 51_000)
+    assert shard.broker.upsert(PLACE, [item], mode=mode) == [result]
+    assert shard.state() == {part: {member: about(v) if part == "due" else v} for part, v in after.items()}
 
 
 def test_a_row_that_was_handed_back_after_a_lapsed_lease_is_moved_and_keeps_the_mark(shard):
@@ -129,16 +125,16 @@ def test_a_row_that_was_handed_back_after_a_lapsed_lease_is_moved_and_keeps_the_
     assert shard.broker.remove(PLACE, [("j1", 7, "")], gone=True) == ["REMOVED"]
 
 
-def test_a_row_that_wakes_at_once_is_due_by_the_servers_clock(index):
-    assert index.broker.upsert(PLACE, [Definition("j1", 7, index.now + 90_000, 0, priority=5)], mode="new") == ["NEW"]
-    assert names_of(index.claim()) == ["j1"]
-    assert index.state()["priority"] == {"j1": "5"}
+def test_a_row_that_wakes_at_once_is_due_by_the_servers_clock(shard):
+    assert shard.broker.upsert(PLACE, [Definition("j1", 7, shard.now + 90_000, 0, priority=5)], mode="new") == ["NEW"]
+    assert names_of(shard.claim()) == ["j1"]
+    assert shard.state()["priority"] == {"j1": "5"}
 
 
-def test_a_priority_that_is_none_any_more_is_forgotten(index):
+def test_a_priority_that_is_none_any_more_is_forgotten(shard):
     for generation, priority in ((7, 5), (8, -5), (9, 0)):
-        index.broker.upsert(PLACE, [Definition("s1", generation, index.now + 9, index.now + 9, priority=priority)])
-        assert index.state().get("priority", {}).get("s1", "0") == str(priority)
+        shard.broker.upsert(PLACE, [Definition("s1", generation, shard.now + 9, shard.now + 9, priority=priority)])
+        assert shard.state().get("priority", {}).get("s1", "0") == str(priority)
 
 
 # -- remove
@@ -163,12 +159,12 @@ REMOVED_AMISS = [
 ]
 
 
-@pytest.mark.parametrize(("index", "seed", "generation", "expected", "result", "after"),
-                         cases(REMOVED, REMOVED_AMISS), indirect=["index"])  # fmt: skip
-def test_remove(index, seed, generation, expected, result, after):
-    seed_entry(index, seed)
-    assert index.broker.remove(PLACE, [("s1", generation, expected)]) == [result]
-    assert index.state() == entry(after)
+@pytest.mark.parametrize(("seed", "generation", "expected", "result", "after"),
+                         cases([*REMOVED, *REMOVED_AMISS]))  # fmt: skip
+def test_remove(shard, seed, generation, expected, result, after):
+    seed_entry(shard, seed)
+    assert shard.broker.remove(PLACE, [("s1", generation, expected)]) == [result]
+    assert shard.state() == entry(after)
 
 
 GONE = [
@@ -181,11 +177,11 @@ GONE = [
 ENDED = ("its lease has ended", {**LEASED, "due": -5}, 8, "REMOVED", {})
 
 
-@pytest.mark.parametrize(("index", "seed", "generation", "result", "after"), cases(GONE, [ENDED]), indirect=["index"])
-def test_remove_of_what_is_gone(index, seed, generation, result, after):
-    seed_entry(index, seed)
-    assert index.broker.remove(PLACE, [("s1", generation, "")], gone=True) == [result]
-    assert index.state() == entry(after)
+@pytest.mark.parametrize(("seed", "generation", "result", "after"), cases([*GONE, ENDED]))
+def test_remove_of_what_is_gone(shard, seed, generation, result, after):
+    seed_entry(shard, seed)
+    assert shard.broker.remove(PLACE, [("s1", generation, "")], gone=True) == [result]
+    assert shard.state() == entry(after)
 
 
 def test_a_scan_tells_the_members_and_what_lost_members_left(shard):

@@ -1,7 +1,4 @@
-"""What a worker asks of points: seed a shard, one call, compare the whole state.
-
-Tests of `index` hold the scripts and the memory against each other; tests of `shard` are of what only Redis knows.
-"""
+"""What a worker asks of points: seed a shard, one call, compare the whole state."""
 
 import pytest
 
@@ -11,17 +8,17 @@ from tests.integration.shard import LEASE_MS, PLACE, about, names_of
 # -- claim
 
 
-def test_claim_leases_the_oldest_due_members_up_to_the_limit_and_moves_their_scores(index):
+def test_claim_leases_the_oldest_due_members_up_to_the_limit_and_moves_their_scores(shard):
     for name, due in (("s1", -3000), ("s2", -1000), ("s3", -2000), ("s4", 60_000)):
-        index.member(name, due)
-    index.seed(attempts={"s3": 2})
-    claim = index.claim(limit=2)
+        shard.member(name, due)
+    shard.seed(attempts={"s3": 2})
+    claim = shard.claim(limit=2)
     assert names_of(claim) == ["s1", "s3"]
-    assert [(entry.point_ms - index.now, entry.generation) for entry in claim.entries] == [(-3000, 7), (-2000, 7)]
+    assert [(entry.point_ms - shard.now, entry.generation) for entry in claim.entries] == [(-3000, 7), (-2000, 7)]
     assert [(entry.attempts, entry.lapsed) for entry in claim.entries] == [(0, False), (2, False)]
-    assert claim.epoch == index.epoch
+    assert claim.epoch == shard.epoch
     assert claim.fence
-    assert index.state() == {
+    assert shard.state() == {
         "due": {"s1": about(LEASE_MS), "s2": -1000, "s3": about(LEASE_MS), "s4": 60_000},
         "point": {"s1": -3000, "s2": -1000, "s3": -2000, "s4": 60_000},
         "gen": dict.fromkeys(("s1", "s2", "s3", "s4"), "7"),
@@ -33,14 +30,14 @@ def test_claim_leases_the_oldest_due_members_up_to_the_limit_and_moves_their_sco
 # -- lanes and turns: see Note [Lanes] in `lua/_prelude.lua`
 
 
-def test_points_and_jobs_share_a_claim_by_halves(index):
+def test_points_and_jobs_share_a_claim_by_halves(shard):
     for n in range(6):
-        index.member(f"j{n}", due=-9000 + n)
-        index.member(f"s{n}", due=-500 + n)
-    assert names_of(index.claim(request=2, limit=4)) == ["s0", "j0", "s1", "j1"]
-    assert names_of(index.claim(request=3, limit=3)) == ["s2", "j2", "s3"]
-    assert names_of(index.claim(request=4, limit=3)) == ["s4", "j3", "j4"]
-    assert names_of(index.claim(request=5, limit=3)) == ["s5", "j5"]
+        shard.member(f"j{n}", due=-9000 + n)
+        shard.member(f"s{n}", due=-500 + n)
+    assert names_of(shard.claim(request=2, limit=4)) == ["s0", "j0", "s1", "j1"]
+    assert names_of(shard.claim(request=3, limit=3)) == ["s2", "j2", "s3"]
+    assert names_of(shard.claim(request=4, limit=3)) == ["s4", "j3", "j4"]
+    assert names_of(shard.claim(request=5, limit=3)) == ["s5", "j5"]
 
 
 def seed_jobs(shard, count):
@@ -55,26 +52,26 @@ def test_a_point_that_is_due_does_not_wait_behind_a_thousand_due_jobs(shard, lim
     assert "s1" in names_of(shard.claim(request=1, limit=limit)) + names_of(shard.claim(request=2, limit=limit))
 
 
-def test_a_step_of_priority_is_worth_a_minute_of_waiting(index):
-    index.member("j1", due=-59_000)
-    index.member("j2", due=-1000, priority=1)
-    index.member("j3", due=-130_000, priority=-1)
-    index.member("j4", due=60_000, priority=100)  # nothing starts early
-    assert [names_of(index.claim(request=n, limit=1)) for n in (2, 3, 4, 5)] == [["j3"], ["j2"], ["j1"], []]
+def test_a_step_of_priority_is_worth_a_minute_of_waiting(shard):
+    shard.member("j1", due=-59_000)
+    shard.member("j2", due=-1000, priority=1)
+    shard.member("j3", due=-130_000, priority=-1)
+    shard.member("j4", due=60_000, priority=100)  # nothing starts early
+    assert [names_of(shard.claim(request=n, limit=1)) for n in (2, 3, 4, 5)] == [["j3"], ["j2"], ["j1"], []]
 
 
-def test_within_one_claim_the_urgent_ones_come_first(index):
-    index.member("s1", due=-9000)
-    index.member("s2", due=-1000, priority=1)
-    assert names_of(index.claim()) == ["s2", "s1"]
+def test_within_one_claim_the_urgent_ones_come_first(shard):
+    shard.member("s1", due=-9000)
+    shard.member("s2", due=-1000, priority=1)
+    assert names_of(shard.claim()) == ["s2", "s1"]
 
 
-def test_what_is_handed_back_unbegun_keeps_its_place(index):
-    index.member("s1", due=-9000)
-    index.member("s2", due=-5000)
-    holder = index.claim(limit=1).holder
-    assert index.broker.settle(PLACE, [Settlement("s1", holder, "release")]).replies == [1]
-    assert names_of(index.claim(request=2, limit=1)) == ["s1"]
+def test_what_is_handed_back_unbegun_keeps_its_place(shard):
+    shard.member("s1", due=-9000)
+    shard.member("s2", due=-5000)
+    holder = shard.claim(limit=1).holder
+    assert shard.broker.settle(PLACE, [Settlement("s1", holder, "release")]).replies == [1]
+    assert names_of(shard.claim(request=2, limit=1)) == ["s1"]
 
 
 def test_what_waits_for_its_turn_is_in_one_set_only_and_keeps_no_set_alive(shard):
@@ -152,12 +149,12 @@ def test_a_repeated_request_gets_nothing_that_somebody_took_over(shard):
     assert after["due"][name] == before["due"][name]
 
 
-def test_a_repeated_request_gets_nothing_that_was_settled(index):
-    index.member("s1")
-    first = index.claim()
-    index.broker.settle(PLACE, [Settlement("s1", first.holder, "drop", 0, 7)])
-    assert index.claim().entries == ()
-    assert index.state() == {}
+def test_a_repeated_request_gets_nothing_that_was_settled(shard):
+    shard.member("s1")
+    first = shard.claim()
+    shard.broker.settle(PLACE, [Settlement("s1", first.holder, "drop", 0, 7)])
+    assert shard.claim().entries == ()
+    assert shard.state() == {}
 
 
 def test_an_older_request_gets_nothing(shard):
@@ -220,13 +217,13 @@ def test_claims_go_on_during_a_rebuild(shard):
 # -- renew, hand back
 
 
-def test_renew_extends_own_leases_and_creates_nothing(index):
-    index.held("s1", "s2")
-    index.seed(due={"s1": 5, "s2": 6})
-    index.seed(lease={"s2": "other"})
-    lost = index.broker.renew(PLACE, [("s1", "f"), ("s2", "f"), ("s3", "f")], lease_ms=LEASE_MS)
+def test_renew_extends_own_leases_and_creates_nothing(shard):
+    shard.held("s1", "s2")
+    shard.seed(due={"s1": 5, "s2": 6})
+    shard.seed(lease={"s2": "other"})
+    lost = shard.broker.renew(PLACE, [("s1", "f"), ("s2", "f"), ("s3", "f")], lease_ms=LEASE_MS)
     assert lost == {"s2", "s3"}
-    assert index.state() == {
+    assert shard.state() == {
         "due": {"s1": about(LEASE_MS), "s2": 6},
         "point": {"s1": LEASE_MS, "s2": LEASE_MS},
         "gen": {"s1": "7", "s2": "7"},
@@ -244,12 +241,12 @@ def test_what_was_claimed_after_a_lapsed_lease_is_handed_back_as_such(shard):
 
 
 @pytest.mark.parametrize(("what", "attempts"), [("release", {"s1": "1"}), ("retry", {"s1": "2", "s2": "1"})])
-def test_handing_back_ends_the_lease_keeps_the_point_and_only_a_retry_counts(index, what, attempts):
-    index.held("s1", "s2", "s3")
-    index.seed(attempts={"s1": 1})
+def test_handing_back_ends_the_lease_keeps_the_point_and_only_a_retry_counts(shard, what, attempts):
+    shard.held("s1", "s2", "s3")
+    shard.seed(attempts={"s1": 1})
     waits = [("s1", "f", 0), ("s2", "f", 10_000), ("s3", "foreign", 0), ("s4", "f", 0)]
     items = [Settlement(member, fence, what, ms) for member, fence, ms in waits]
-    settled = index.broker.settle(PLACE, items)
+    settled = shard.broker.settle(PLACE, items)
     assert settled.replies == [1, 1, 0, 0]
     after = {
         "due": {"s1": about(0), "s2": about(10_000), "s3": LEASE_MS},
@@ -258,9 +255,9 @@ def test_handing_back_ends_the_lease_keeps_the_point_and_only_a_retry_counts(ind
         "lease": {"s3": "f"},
         "attempts": attempts,
     }
-    assert index.state() == after
-    assert index.broker.settle(PLACE, items).replies == [0, 0, 0, 0]
-    assert index.state() == after
+    assert shard.state() == after
+    assert shard.broker.settle(PLACE, items).replies == [0, 0, 0, 0]
+    assert shard.state() == after
 
 
 def test_a_settlement_tells_the_head(shard):
@@ -283,19 +280,19 @@ SETTLED = [
 
 @pytest.mark.parametrize(("stored", "used", "point", "reply", "after"), [row[1:] for row in SETTLED],
                          ids=[row[0] for row in SETTLED])  # fmt: skip
-def test_settle(index, stored, used, point, reply, after):
-    index.held("s1")
-    index.seed(attempts={"s1": 3}, gen={"s1": stored})
-    target = None if point is None else index.now + point
+def test_settle(shard, stored, used, point, reply, after):
+    shard.held("s1")
+    shard.seed(attempts={"s1": 3}, gen={"s1": stored})
+    target = None if point is None else shard.now + point
     what = ("drop", 0, used) if target is None else ("next", target + 5000, used, target)
     item, foreign = Settlement("s1", "f", *what), Settlement("s1", "other", *what)
-    assert index.broker.settle(PLACE, [foreign]).replies == [0]
-    assert index.state()["lease"] == {"s1": "f"}
-    assert index.broker.settle(PLACE, [item]).replies == [reply]
+    assert shard.broker.settle(PLACE, [foreign]).replies == [0]
+    assert shard.state()["lease"] == {"s1": "f"}
+    assert shard.broker.settle(PLACE, [item]).replies == [reply]
     wanted = {part: {"s1": value} for part, value in after.items()}
-    assert index.state() == wanted
-    assert index.broker.settle(PLACE, [item]).replies == [0]
-    assert index.state() == wanted
+    assert shard.state() == wanted
+    assert shard.broker.settle(PLACE, [item]).replies == [0]
+    assert shard.state() == wanted
 
 
 def test_settle_where_no_generation_is_known(shard):

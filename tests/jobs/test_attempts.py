@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_delayq import conf, ledger
+from django_delayq.calls.attempt import NOT_ENDED
 from django_delayq.calls.compat import TaskResultStatus, task_backends, task_started
-from django_delayq.calls.history import NOT_ENDED
 from django_delayq.index.counters import outcomes
 from django_delayq.models import Run
 from django_delayq.monitoring import minutes

@@ -9,7 +9,6 @@ from django.utils.timezone import is_naive, localtime, now
 from django_delayq.calls.compat import TaskContext, task
 from django_delayq.models import Schedule
 
-RUNNER = None
 COMMITTED: list[str] = []
 
 
@@ -22,12 +21,6 @@ def what_time() -> list[str]:
     """Tell the time, by a name that was imported long ago."""
     local = now() if is_naive(now()) else localtime()
     return [_shown(now()), _shown(local)]
-
-
-@task
-def nested() -> None:
-    """Run what is due."""
-    RUNNER.run_due()
 
 
 @task

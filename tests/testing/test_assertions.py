@@ -39,28 +39,24 @@ def test_scheduled_by_name_by_task_and_by_path(runner):
     runner.assert_scheduled("sums", at=NINE + 2 * HOUR)
 
 
-SHOWN = (
-    "'sums': tests.app.tasks.add(1, b=2), due 2026-03-02 10:00:00 UTC, 2026-03-02 11:00:00 UTC, 2026-03-02 12:00:00 UTC"
-)
+SHOWN = "\n  'sums': tests.app.tasks.add(1, b=2), due 2026-03-02 10:00:00 UTC"
 
 
 def test_what_is_not_scheduled_is_shown_beside_what_is(runner):
-    assert said(runner.assert_scheduled, tasks.noop) == (
-        f"Nothing is scheduled as 'tests.app.tasks.noop'. There are:\n  {SHOWN}"
-    )
+    assert said(runner.assert_scheduled, tasks.noop) == (f"'tests.app.tasks.noop' is not scheduled. Schedules: {SHOWN}")
     assert said(runner.assert_scheduled, "sums", at=NINE) == (
-        f"'sums' is not scheduled at 2026-03-02 09:00:00+00:00. There is:\n  {SHOWN}"
+        f"'sums' is not scheduled with at=2026-03-02 09:00:00+00:00. Schedules: {SHOWN}"
     )
-    assert f"with (3). There is:\n  {SHOWN}" in said(runner.assert_scheduled, "sums", args=[3])
-    assert f"with (b=3). There is:\n  {SHOWN}" in said(runner.assert_scheduled, "sums", kwargs={"b": 3})
+    assert said(runner.assert_scheduled, "sums", args=[3]).startswith("'sums' is not scheduled with args=[3].")
+    assert "with kwargs={'b': 3}" in said(runner.assert_scheduled, "sums", kwargs={"b": 3})
     Schedule.objects.all().delete()
-    assert said(runner.assert_scheduled, "sums") == "Nothing is scheduled as 'sums'. There are: nothing."
+    assert said(runner.assert_scheduled, "sums") == "'sums' is not scheduled. Schedules: none."
 
 
 def test_paused_and_exhausted_schedules_are_not_scheduled(runner):
     schedule = Schedule.objects.get()
     schedule.pause("holidays")
-    assert "paused (holidays)" in said(runner.assert_scheduled, "sums")
+    assert "paused holidays" in said(runner.assert_scheduled, "sums")
     runner.assert_not_scheduled("sums")
     schedule.resume()
     Schedule.objects.update(max_runs=1)
@@ -97,25 +93,16 @@ def test_enqueued(runner):
 
 
 def test_what_was_not_enqueued_is_shown_beside_what_was(runner):
-    assert said(runner.assert_enqueued, tasks.add) == "tests.app.tasks.add was not enqueued. Enqueued were: nothing."
+    assert said(runner.assert_enqueued, tasks.add) == "tests.app.tasks.add was not enqueued. Jobs: none."
     tasks.add.enqueue(1, b=2)
     later = tasks.add.using(run_after=NINE + HOUR).enqueue(4)
     runner.run_due()
     when = task_backends["default"].get_result(later.id).task.run_after  # local where the project has no time zones
     shown = f"\n  tests.app.tasks.add(1, b=2), successful\n  tests.app.tasks.add(4), ready, for {when}"
-    assert said(runner.assert_enqueued, tasks.noop) == f"tests.app.tasks.noop was not enqueued. Enqueued were:{shown}"
-    assert said(runner.assert_enqueued, tasks.add, args=[5]) == (
-        f"tests.app.tasks.add(5) was not enqueued. Enqueued were:{shown}"
+    assert said(runner.assert_enqueued, tasks.noop) == f"tests.app.tasks.noop was not enqueued. Jobs: {shown}"
+    assert said(runner.assert_enqueued, tasks.add, args=[5], count=3) == (
+        f"tests.app.tasks.add was not enqueued with args=[5], count=3. Jobs: {shown}"
     )
-    assert said(runner.assert_enqueued, tasks.add, count=3) == (
-        f"tests.app.tasks.add was enqueued 2 times, not 3. Enqueued were:{shown}"
-    )
-    assert "for 2026-03-02 11:00:00+00:00 was not enqueued" in said(
+    assert "with run_after=2026-03-02 11:00:00+00:00." in said(
         runner.assert_enqueued, tasks.add, run_after=NINE + 2 * HOUR
     )
-
-
-def test_long_lists_are_cut(runner):
-    for number in range(12):
-        tasks.add.enqueue(number)
-    assert "add(9), ready\n  … and 2 more" in said(runner.assert_enqueued, tasks.noop)

@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 
 from ... import conf
 from ...calls import call_of, capture, tracing
-from ...calls.call import backend_of
 from ...calls.commands import guard
 from ...calls.commands.process import Process, ProcessDied, note_last
 from ...calls.isolation import Isolation
@@ -184,7 +183,7 @@ def unpack_outcome(run: dict[str, Any], schedule: dict[str, Any] | None) -> Outc
     row = RunRow(**_values(run))
     if schedule is not None:
         return Outcome(row, ScheduleRow(state=StateRow(row.schedule_id or 0, stored=False), **_values(schedule)))
-    return Outcome(row, None, job=call_of(row, get_task(row.task), backend_of(row.backend)))
+    return Outcome(row, None, job=call_of(row, get_task(row.task)))
 
 
 def _values(packed: dict[str, Any]) -> dict[str, Any]:

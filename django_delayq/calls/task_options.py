@@ -46,47 +46,46 @@ class Options:
 
 def parse(alias: str, raw: Any) -> Options:
     """Return the options of a backend; raise InvalidTaskBackend for an unknown option or a wrong value."""
-    where = f"TASKS[{alias!r}]['OPTIONS']"
-    if not isinstance(raw, Mapping):
-        raise InvalidTaskBackend(f"{where} must be a dict, not {type(raw).__name__}.")
-    return Options(**_checked(where, raw, [item.name for item in fields(Options)]))
+    return Options(**_parse(f"TASKS[{alias!r}]['OPTIONS']", raw, [item.name for item in fields(Options)]))
 
 
-def _checked(where: str, raw: Mapping[Any, Any], known: Sequence[str]) -> dict[str, Any]:
+def _parse(where: str, raw: Any, known: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, value in raw.items():
+    for name, value in _mapping(where, raw).items():
         if name not in known:
             hint = did_you_mean(str(name), known)
             all_known = ", ".join(sorted(known))
             raise InvalidTaskBackend(f"{where} has an unknown option {name!r}.{hint} Known: {all_known}.")
+        if name == "tasks":
+            inner = f"{where}['tasks']"
+            tasks = _mapping(inner, value).items()
+            found[name] = {path: Retries(**_parse(f"{inner}[{path!r}]", item, Retries._fields)) for path, item in tasks}
+            continue
         try:
-            found[name] = _tasks(f"{where}['tasks']", value) if name == "tasks" else checked(name, value)
+            found[name] = checked(name, value)
         except ValueError as error:
             raise InvalidTaskBackend(f"{where}: {error}") from None
     return found
 
 
-def _tasks(where: str, value: Any) -> dict[str, Retries]:
-    if not isinstance(value, Mapping) or not all(isinstance(item, Mapping) for item in value.values()):
-        raise InvalidTaskBackend(
-            f"{where} must be a dict of dicts, such as {{'shop.tasks.send': {{'max_attempts': 3}}}}."
-        )
-    return {str(path): Retries(**_checked(f"{where}[{path!r}]", item, Retries._fields)) for path, item in value.items()}
+def _mapping(where: str, value: Any) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidTaskBackend(f"{where} must be a dict, not {type(value).__name__}.")
+    return value
 
 
 def checked(name: str, value: Any) -> Any:
-    """Return the value of an option; raise ValueError if it is not valid."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
+    """Return the value of an option, durations in seconds; raise ValueError if it is not valid."""
+    amount = value.total_seconds() if isinstance(value, timedelta) else value
     if name == "max_attempts":
-        fits, wanted = whole and 1 <= value <= 1_000, "a whole number from 1 to 1,000"
+        if type(value) is int and 1 <= value <= 1_000:
+            return value
+        wanted = "a whole number from 1 to 1,000"
     else:
-        amount = value.total_seconds() if isinstance(value, timedelta) else value
-        if (whole or isinstance(amount, float)) and 0 <= amount <= MAX_SECONDS:
+        if type(amount) in (int, float) and 0 <= amount <= MAX_SECONDS:
             return float(amount)
-        fits, wanted = False, "a number of seconds or a timedelta, up to a year"
-    if not fits:
-        raise ValueError(f"{name!r} must be {wanted}, not {value!r}.")
-    return value
+        wanted = "a number of seconds or a timedelta, up to a year"
+    raise ValueError(f"{name!r} must be {wanted}, not {value!r}.")
 
 
 NAMES = ("on_success", "on_failure")
