@@ -5,6 +5,8 @@ See `recording.py`, Note [Compare and set].
 
 from .attempts import attempts_of, keep_former
 from .bulk import check_tables, database, reader, writer, writing
+from .chain import settle_state
+from .closing import close_abandoned, close_orphan, undo_start
 from .controls import HeldBack, held_back, read_cancellations, read_held_back
 from .jobs import add_jobs, cancel_job, count_failed_jobs, delete_job, find_job, move_job, retry_job, taken_by
 from .locks import leave_locked, lock_free, owner_of_locks
@@ -29,16 +31,7 @@ from .reading import (
     open_pages,
     with_status,
 )
-from .recording import (
-    close_abandoned,
-    close_orphan,
-    lock_horizon,
-    record,
-    settle_state,
-    start,
-    undo_start,
-    write_states,
-)
+from .recording import lock_horizon, record, start, write_states
 from .rollups import BATCH, Overtaken, add_minute, forget_hours, merge_minutes, read_rollup_rows, read_rollups
 from .rows import Outcome, Won, version_of
 

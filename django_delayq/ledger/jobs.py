@@ -30,7 +30,7 @@ from ..recurrence.point import utcnow
 from .attempts import keep_former
 from .bulk import database, writer
 from .reading import count_values, with_status
-from .rows import Outcome, RunRow, Won
+from .rows import Outcome, RunRow
 
 #: Columns that `enqueue()` writes; the others keep their defaults.
 NEW_JOB = (
@@ -170,10 +170,10 @@ logger = logging.getLogger("django_delayq.worker")
 _AFTER: dict[str, str] = {Status.SUCCEEDED: "on_success", Status.FAILED: "on_failure", Status.LOST: "on_failure"}
 
 
-def call_back(outcomes: Sequence[Outcome], written: Sequence[Won]) -> None:
-    """Insert the callbacks of the runs that were won, in their transaction; set `callback` in the outcomes."""
-    for outcome, got in zip(outcomes, written, strict=True):
-        outcome.callback = _after(outcome) if got is Won.YES else None
+def call_back(outcomes: Sequence[Outcome]) -> None:
+    """Insert the callbacks of outcomes that were written, in their transaction; set their `callback`."""
+    for outcome in outcomes:
+        outcome.callback = _after(outcome)
     rows = [outcome.callback for outcome in outcomes if outcome.callback is not None]
     if rows:
         add_jobs(rows)

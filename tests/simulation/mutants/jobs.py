@@ -141,11 +141,12 @@ JOBS = (
         (
             Change(
                 "django_delayq.ledger.recording:record",
-                "            call_back(writable, written)\n", "            pass\n",
+                "            call_back(winners)\n", "            pass\n",
             ),
             Change(
                 "django_delayq.worker.trip:Trip.record", "for _, outcome, _ in entries])",
-                "for _, outcome, _ in entries])\n    call_back([outcome for _, outcome, _ in entries], won)",
+                "for _, outcome, _ in entries])\n"
+                "    call_back([each[1] for each, got in zip(entries, won) if got is Won.YES])",
             ),
         ),
         hj.killed_before_the_callback, "J not one callback for each outcome", names={"call_back": call_back},
