@@ -36,8 +36,8 @@ MARGIN = 4096
 #: Calls a writing function with a text, now or later.
 Put = Callable[[Callable[[str], object], str], object]
 _formatter = logging.Formatter()
-#: Characters kept per execution; 0 if capturing is off.
-_most = 0
+#: Characters to keep of each execution that begins now; 0 if capturing is off.
+most = 0
 
 
 class Output:
@@ -81,11 +81,6 @@ class Output:
 current: ContextVar[Output | None] = ContextVar("delayq_output", default=None)
 
 
-def new_output() -> Output | None:
-    """Return the output of an execution that begins now; None if capturing is off."""
-    return Output(_most) if _most else None
-
-
 def _at_once(write: Callable[[str], object], text: str) -> None:
     write(text)
 
@@ -96,9 +91,9 @@ def listening(most_bytes: int, put: Put = _at_once) -> Iterator[None]:
 
     See Note [Heard beside the way] and Note [Output that cannot be written is dropped].
     """
-    global _most
-    before, ear = _most, _Ear()
-    _most = most_bytes and most_bytes + MARGIN
+    global most
+    before, ear = most, _Ear()
+    most = most_bytes and most_bytes + MARGIN
     if most_bytes:
         logging.root.addHandler(ear)
     out = _Stream(sys.stdout or nowhere(), "stdout", put)
@@ -108,7 +103,7 @@ def listening(most_bytes: int, put: Put = _at_once) -> Iterator[None]:
             yield
     finally:
         logging.root.removeHandler(ear)
-        _most = before
+        most = before
 
 
 @cache

@@ -9,7 +9,7 @@ from .chain import settle_state
 from .closing import close_abandoned, close_orphan, undo_start
 from .controls import HeldBack, held_back, read_cancellations, read_held_back
 from .jobs import add_jobs, cancel_job, count_failed_jobs, delete_job, find_job, move_job, retry_job, taken_by
-from .locks import leave_locked, lock_free, owner_of_locks
+from .locks import leave_locked, lock_free
 from .pruning import LAST_KEY, Batch, OldRun, Pruned, count_prunable, find_prunable, prune, prune_expired, prune_outputs
 from .reading import (
     OPEN_STATUSES,
@@ -18,12 +18,10 @@ from .reading import (
     count_open_apart,
     count_up_to,
     count_values,
-    find,
     find_schedule,
     load_abandoned,
     load_oldest_open,
     load_open_rows,
-    load_queued,
     load_runs,
     load_schedules,
     load_waiting,
@@ -62,7 +60,6 @@ __all__ = [
     "count_values",
     "database",
     "delete_job",
-    "find",
     "find_job",
     "find_prunable",
     "find_schedule",
@@ -73,7 +70,6 @@ __all__ = [
     "load_abandoned",
     "load_oldest_open",
     "load_open_rows",
-    "load_queued",
     "load_runs",
     "load_schedules",
     "load_waiting",
@@ -83,7 +79,6 @@ __all__ = [
     "move_job",
     "open_apart",
     "open_pages",
-    "owner_of_locks",
     "prune",
     "prune_expired",
     "prune_outputs",

@@ -1,9 +1,9 @@
 """Reads, inserts and updates many rows as tuples, in one statement or a few. Implements no rule of scheduling.
 
 Note [Tuples]
-A worker reads and writes thousands of rows per second. Instances of Django's models would take nine tenths of its
-time. So the queries of each batch use SQL that Django compiled once, or that is built from Django's names of tables
-and columns. PostgreSQL receives the rows of a statement as one JSON text, which is written and read in C.
+Instances of Django's models would take nine tenths of a worker's time. So the queries of each batch use SQL that Django
+compiled once, or that is built from Django's names of tables and columns. PostgreSQL receives the rows of a statement
+as one JSON text, which is written and read in C.
 
 Note [By the index]
 Given a hundred keys, PostgreSQL's planner scans the joined table, which takes three times as long. It cannot see keys
@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache, partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -115,13 +115,7 @@ def _reading(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
     converters = [*connection.ops.get_db_converters(column), *column.get_db_converters(connection)]
     if not converters:
         return None
-
-    def convert(value: Any) -> Any:
-        for step in converters:
-            value = step(value, column, connection)
-        return value
-
-    return convert
+    return lambda value: reduce(lambda found, step: step(found, column, connection), converters, value)
 
 
 def _instant_of(text: str) -> datetime | None:
@@ -163,11 +157,7 @@ class Writer:
         self._records = f"(SELECT {values} FROM jsonb_array_elements(%s::jsonb) v) x({columns})"  # noqa: S608
 
     def insert(self, rows: Iterable[Sequence[Any]], *, over: Sequence[str] = ()) -> list[int]:
-        """Insert rows; return their primary keys. With `over`, overwrite these columns of rows that exist.
-
-        Raises:
-            DataError, IntegrityError: No row was inserted. On PostgreSQL, roll the transaction back.
-        """
+        """Insert rows, all or none; return their keys. With `over`, overwrite these columns of existing rows."""
         written, connection = [_converted(row, self._writing) for row in rows], connections[self._using]
         end = ", ".join(f"{name} = EXCLUDED.{name}" for name in map(connection.ops.quote_name, over))
         end = f" ON CONFLICT ({self._pk}) DO UPDATE SET {end}" if over else ""
@@ -182,11 +172,7 @@ class Writer:
             return list(range(last - len(written) + 1, last + 1))
 
     def insert_one(self, row: Sequence[Any], *, unless_there: str = "") -> int:
-        """Insert a row; return its primary key, or 0 if another row has its value of the column `unless_there`.
-
-        Raises:
-            DataError, IntegrityError: The row was not inserted.
-        """
+        """Insert a row; return its primary key, or 0 if another row has its value of the column `unless_there`."""
         connection, sql = connections[self._using], self._one
         if unless_there:
             sql += f" ON CONFLICT ({connection.ops.quote_name(unless_there)}) DO NOTHING"
@@ -249,29 +235,15 @@ def _text_of(instant: datetime) -> str:
     return datetime.combine(instant, instant.time()).isoformat(" ")  # three times as fast as removing the zone
 
 
-@cache
-def reader(model: type[Model], key: str, names: tuple[str, ...], using: str, *, lock: bool = False) -> Reader:
-    """Return the cached `Reader` for these arguments."""
-    return Reader(model, key, names, using, lock=lock)
-
-
-@cache
-def writer(model: type[Model], names: tuple[str, ...], using: str) -> Writer:
-    """Return the cached `Writer` for these arguments."""
-    return Writer(model, names, using)
-
-
+#: Return the only `Reader` or `Writer` with these arguments.
+reader, writer = cache(Reader), cache(Writer)
 #: Maximum wait for a lock on PostgreSQL, in ms. See `locks.py`, Note [Nobody's row is waited for].
 LOCK_MS = 500
 
 
 @contextmanager
 def writing(using: str) -> Iterator[None]:
-    """Begin a transaction that waits at most LOCK_MS for a lock; a nested one keeps the limit of the outer one.
-
-    Raises:
-        OperationalError: Another transaction holds a lock that cannot be skipped.
-    """
+    """Begin a transaction that waits at most LOCK_MS for a lock, then raises an OperationalError."""
     outermost = not connections[using].in_atomic_block
     with transaction.atomic(using=using):
         if outermost and connections[using].vendor == "postgresql":
@@ -292,7 +264,7 @@ def check_tables() -> None:
         raise MissingTables(f"The database {using!r} has no tables of django_delayq. Run: manage.py migrate")
 
 
-#: Minimum `timeout` of SQLite, in seconds. With a shorter one, writes fail while workers are busy.
+#: Minimum `timeout` of SQLite, in seconds.
 LEAST_TIMEOUT_SECONDS = 10
 WANTED = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL;"}
 _WAL = re.compile(r"journal_mode\s*[=(]\s*['\"]?wal", re.IGNORECASE)

@@ -87,15 +87,6 @@ def left_undecided(schedule: AnySchedule, state: AnyState) -> datetime | None:
     return due if state.last_due_at is None or due > state.last_due_at else None
 
 
-def exhausted_reason(schedule: AnySchedule, state: AnyState) -> str:
-    """Return the reason why there is no further point."""
-    if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
-        return f"It has run {state.run_count} times, as often as it was asked to."
-    if schedule.kind == Schedule.Kind.ONCE:
-        return "The one-off time has passed."
-    return "There is no due point left before its end."
-
-
 def wake_of(schedule: AnySchedule, point: datetime) -> datetime:
     """Return when a point is to be claimed: the point plus its jitter."""
     return wake_at(point, schedule.jitter, schedule.name)
@@ -113,26 +104,22 @@ def advance(state: StateRow, run: RunRow) -> bool:
         last = run.last_due_at or run.due_at
         state.last_due_at = last if state.last_due_at is None else max(state.last_due_at, last)
         state.run_count += run.apart  # handed over; its end does not count again
-    if is_final:
-        _note_outcome(state, run)
-    return decides
-
-
-def _note_outcome(state: StateRow, run: RunRow) -> None:
+    if not is_final:
+        return decides
+    lag = run.lag
     state.last_status, state.last_outcome_at, state.last_lag_ms = run.status, run.finished_at, None
     if run.status == Status.SKIPPED or run.started_at is None or run.claimed_at is None:
-        return
-    lag = run.lag
+        return decides
     state.last_lag_ms = None if lag is None else int(lag.total_seconds() * 1000)
     state.failing_streak = 0 if run.status == Status.SUCCEEDED else state.failing_streak + 1
-    if run.origin != Origin.DUE:
-        return
-    state.run_count += not run.apart
-    finished = run.finished_at or run.started_at
-    unbroken = state.last_finished_at is not None and run.due_at <= state.last_finished_at
-    if not unbroken or state.busy_from is None:
-        state.busy_from = run.claimed_at
-    state.last_finished_at = finished if state.last_finished_at is None else max(state.last_finished_at, finished)
+    if run.origin == Origin.DUE:
+        state.run_count += not run.apart
+        finished = run.finished_at or run.started_at
+        unbroken = state.last_finished_at is not None and run.due_at <= state.last_finished_at
+        if not unbroken or state.busy_from is None:
+            state.busy_from = run.claimed_at
+        state.last_finished_at = finished if state.last_finished_at is None else max(state.last_finished_at, finished)
+    return decides
 
 
 def settle_state(schedule: ScheduleRow, state: StateRow) -> datetime | None:
@@ -148,8 +135,12 @@ def settle_state(schedule: ScheduleRow, state: StateRow) -> datetime | None:
     except InvalidRecurrence as error:
         state.condition, state.condition_reason = Condition.PARKED, str(error)[:500]
         return None
+    state.condition, state.condition_reason = Condition.ACTIVE, ""
     if point is None:
-        state.condition, state.condition_reason = Condition.EXHAUSTED, exhausted_reason(schedule, state)
-    else:
-        state.condition, state.condition_reason = Condition.ACTIVE, ""
+        state.condition = Condition.EXHAUSTED
+        state.condition_reason = "There is no due point left before its end."
+        if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
+            state.condition_reason = f"It has run {state.run_count} times, as often as it was asked to."
+        elif schedule.kind == Schedule.Kind.ONCE:
+            state.condition_reason = "The one-off time has passed."
     return point

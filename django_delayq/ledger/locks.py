@@ -8,23 +8,13 @@ cannot be skipped, as of a table, is an error after LOCK_MS. This is less than `
 a worker ends before PostgreSQL cancels the other transaction.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from django.db import connections
 from django.db.models import Model
 
-from .bulk import database, reader
-
-#: The oldest transaction with locks on rows of some tables, or on a table. Those of other roles may lack details.
-_OLDEST = """
-    SELECT a.pid, a.application_name, a.state, extract(epoch FROM now() - a.xact_start)
-    FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-    WHERE l.relation = ANY(%s::regclass[]) AND l.granted
-      AND a.pid <> pg_backend_pid() AND a.datname = current_database()
-      AND l.mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock')
-    ORDER BY a.xact_start LIMIT 1
-"""
+from .bulk import reader
 
 
 def lock_free(
@@ -55,17 +45,3 @@ def locked_by_others(model: type[Model], missing: Collection[int], using: str) -
 
 def _key(model: type[Model]) -> str:
     return str(model._meta.pk.name)
-
-
-def owner_of_locks(models: Sequence[type[Model]]) -> str:
-    """Describe the transaction that has probably locked rows of these tables: the oldest that writes there."""
-    using = database()
-    if connections[using].vendor != "postgresql":
-        return "not known"
-    with connections[using].cursor() as cursor:
-        cursor.execute(_OLDEST, [[connections[using].ops.quote_name(model._meta.db_table) for model in models]])
-        row = cursor.fetchone()
-    if row is None:
-        return "it has just ended"
-    pid, application, state, seconds = row
-    return f"pid {pid}, application {application!r}, {state or 'state not known'}, begun {seconds or 0:.0f} s ago"

@@ -44,7 +44,7 @@ from .rows import VERSION, AnySchedule, Outcome, RunRow, ScheduleRow, StateRow, 
 
 
 class Change(NamedTuple):
-    """A change of a row: the versions before and after, and the values of all columns, or None to delete the row."""
+    """A change of a row: the versions before and after, and the values of its columns, or None to delete it."""
 
     pk: int
     seen: tuple[Any, ...] | None
@@ -150,7 +150,8 @@ def record(outcomes: Sequence[Outcome], *, refused: Won | None = None) -> list[W
         winners = [item for item, got in zip(writable, written, strict=True) if got is Won.YES]
         if outputs := [item for item in winners if item.output and not item.is_deleted]:
             _keep_outputs(outputs, using)
-        if any(item.call.on_success or item.call.on_failure for item in winners):
+        calls: list[Any] = [item.schedule or item.job for item in winners]
+        if any(call.on_success or call.on_failure for call in calls):
             call_back(winners)
     for index, result in zip(free, written, strict=True):
         won[index] = result
@@ -158,15 +159,12 @@ def record(outcomes: Sequence[Outcome], *, refused: Won | None = None) -> list[W
 
 
 def start(outcomes: Sequence[Outcome]) -> list[Won]:
-    """As `record`, for `running` rows before executions that may be repetitions, and the points they skip (rule R9).
-
-    A new row that the database rejects counts as locked. An execution begins once its row is written.
-    """
+    """Record `running` rows, and the points skipped for them (rule R9); a row that the database rejects is LOCKED."""
     return record(outcomes, refused=Won.LOCKED)
 
 
 def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow], set[int]]:
-    """Lock schedules and states, so that deletions and other workers wait: `models/locks.py`, Note [Order of locks].
+    """Lock schedules and states (`models/locks.py`, Note [Order of locks]).
 
     Return the generations and states that exist, and the keys that other transactions have locked.
     """

@@ -104,7 +104,7 @@ class Bench:
             self._call(self.hand.submitted.popleft())
 
     def _begin(self, shard: Shard) -> None:
-        entries = self.trip.claim(shard, 1, 0, FOREVER).entries
+        _, entries = self.trip.claim(shard, 1, 0, FOREVER)
         self.dispatcher.keeper.add(entries)
         self.dispatcher.dispatch(entries)
         if not self.hand.submitted:

@@ -27,7 +27,7 @@ class Stops:
 
     def round(self, running: Collection[Held]) -> None:
         """Stop the tasks that users want stopped. Does nothing while the database does not answer."""
-        named = {key: held for held in running if held.stopped_by is None and (key := held.stop_key)}
+        named = {key: held for held in running if held.stopped_by is None and (key := held.outcome.run.pk)}
         if not named or time.monotonic() < self._backoff.until:
             return
         try:

@@ -309,14 +309,6 @@ def test_f33_schedules_deleted_in_bulk_while_they_run(server, trace, tmp_path, r
     assert Schedule.objects.count() == len(histories)
 
 
-def test_f33_whose_lock_it_is_can_be_told(broker):
-    row = schedule()
-    tables = (Schedule, ScheduleState)
-    with locking(Schedule._base_manager.filter(pk=row.pk)):
-        assert "application 'the nightly import', idle in transaction, begun" in ledger.owner_of_locks(tables)
-    assert ledger.owner_of_locks(tables) == "it has just ended"
-
-
 def test_f33_a_take_over_that_did_not_begin_is_taken_back_but_for_rows_that_are_locked(broker):
     """Those count one take-over more than there was, which ends in a poisonous outcome later, not earlier."""
     rows = [schedule(name) for name in ("free", "locked")]

@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError
@@ -105,7 +106,7 @@ def test_a_coroutine_that_was_stopped_before_its_loop_ran_ends_at_once():
 
     timeouts._watches = Watches()
     ended = perform_task(held, Spun, timeouts)
-    assert type(ended.error) is TaskCancelled
+    assert type(ended[1]) is TaskCancelled
 
 
 def test_a_hard_timeout_that_comes_sooner_is_not_put_off():
@@ -142,7 +143,7 @@ def test_without_the_database_what_runs_goes_on_and_is_asked_about_later():
         raise OperationalError("gone")
 
     class Running:
-        stopped_by, stop_key, title = None, 1, "a run"
+        stopped_by, title, outcome = None, "a run", SimpleNamespace(run=SimpleNamespace(pk=1))
 
     stops = Stops(None, read=away)
     stops.round([Running()])

@@ -212,7 +212,7 @@ RULES = (
     ),
     mutant(
         "noreplay", "the loop repeats a claim without a reply", "worker.dispatch:Claims.claim",
-        "self._unanswered.add(shard)", "pass",
+        "self.unanswered.add(shard)", "pass",
         h.claim_without_a_reply, "R: leases of a lost reply",
     ),
     mutant(
