@@ -131,12 +131,9 @@ _new_values, _changed_values = attrgetter(*_NEW), attrgetter(*CHANGED)
 def record(outcomes: Sequence[Outcome], *, refused: Won | None = None) -> list[Won]:
     """Write rows and states in one transaction; return the result of each outcome. See Note [Compare and set].
 
-    After an exception nothing is written, and the call may be repeated. Locked rows are left out. A `running` row does
-    not advance the state, but the points skipped for it do (rule R9). `refused` is the result for a new row that the
-    database rejects; None raises.
-
-    Raises:
-        DataError, IntegrityError: The database rejects the values of a row.
+    After an exception nothing is written, and the call may be repeated. A `running` row does not advance the state, but
+    the points skipped for it do (rule R9). `refused` is the result for a new row that the database rejects; None raises
+    its error.
     """
     moving = {each.schedule.pk for each in outcomes if each.schedule is not None and each.run.status != Status.RUNNING}
     using = database()
@@ -159,7 +156,7 @@ def record(outcomes: Sequence[Outcome], *, refused: Won | None = None) -> list[W
 
 
 def start(outcomes: Sequence[Outcome]) -> list[Won]:
-    """Record `running` rows, and the points skipped for them (rule R9); a row that the database rejects is LOCKED."""
+    """Record `running` rows, and the points skipped for them; a new row that the database rejects is LOCKED."""
     return record(outcomes, refused=Won.LOCKED)
 
 

@@ -136,7 +136,8 @@ def announce(outcome: Outcome, counted: Counts) -> Callable[[], None] | None:
         return None
     try:
         _count(outcome, counted)
-        if schedule is not None or run.status in (Status.RETRYING, Status.LOST):  # Django logs ends of jobs
+        is_logged = schedule is not None or run.status in (Status.RETRYING, Status.LOST)  # Django logs ends of jobs
+        if is_logged and logger.isEnabledFor(LEVELS.get(run.status, logging.INFO)):
             log_run(outcome)
     except BaseException as error:  # the outcome is recorded already
         side_channels.note_failure("Telling what became of a due point", error)
@@ -191,10 +192,7 @@ def log_run(outcome: Outcome) -> None:
     that formats the exception itself, such as Sentry's, gets the task's original message. The record has no caller's
     location: finding it takes a fifth of the time.
     """
-    run, error = outcome.run, outcome.error
-    level = LEVELS.get(run.status, logging.INFO)
-    if not logger.isEnabledFor(level):
-        return
+    run, error, level = outcome.run, outcome.error, LEVELS.get(outcome.run.status, logging.INFO)
     event = run_event(run) | (outcome.trace or {})
     message = f"{event['event']:<9} {run.title}".replace("%", "%%").replace("\n", " ") + "  %s"
     parts = [f"due {event['due_at']:.19}"]

@@ -1,14 +1,13 @@
 """Calls the task of an entry, or hands it over, and fills in the outcome. Writes nothing to the database or Redis.
 
 Note [Accepted]
-A point is recorded as succeeded, and settled, once the backend's `enqueue` has returned. A result that has already
-failed was not accepted: Django's ImmediateBackend, which executes within `enqueue`, thus fails with the task. A process
-that dies between `enqueue` and the ledger leaves a task in the other queue but no outcome, and the point is handed over
-again. The reverse sequence would lose the point.
+A point is recorded as succeeded once the backend's `enqueue` has returned. A result that has already failed was not
+accepted: Django's ImmediateBackend, which executes within `enqueue`, thus fails with the task. After a crash between
+`enqueue` and the ledger the point is handed over again; the reverse sequence would lose it.
 
 Note [Attempts are counted in the row]
-Rule R5. The row counts an attempt when it ends; the number that Redis keeps only says that the point waits for a retry.
-A take-over after a crash is not an attempt: `isolation.py`, Note [Alone].
+Rule R5. The number that Redis keeps only says that the point waits for a retry. A take-over after a crash is not an
+attempt: `isolation.py`, Note [Alone].
 
 Note [Results are read once]
 Reading a returned value or an exception runs code of the task, which may raise anything, and another thread may change

@@ -9,21 +9,18 @@ A write is refused if the rows have changed since they were read. So the read mu
 process that was suspended in between would read the running row of the worker that took over, and could close it.
 
 Note [Only the first missing point runs]
-Rule R2. A claim may name a point that was already decided (its settle was lost, or Redis was restored from a snapshot),
-that no definition ever had (damage), or that follows a missing point (two settles were swapped and data was lost). None
-of these is executed: the member is settled to its first missing point (`chain.py`), so that no gap remains.
+Rule R2. A point that was already decided (its settle was lost), that no definition ever had (damage), or that follows a
+missing point is not executed: the member is settled to its first missing point (`chain.py`), so that no gap remains.
 
 Note [Cannot be computed]
-Rule R7. A recurrence that raises (an unknown time zone, an invalid value written by SQL) has no next point. The member
-is removed from Redis, and the reason is stored in the state and shown in the admin. The next edit puts it back.
+Rule R7. A recurrence that raises (an invalid value written by SQL) has no next point. The member is removed from Redis,
+and the reason is stored in the state. The next edit puts it back.
 
 Note [The newest runs at once]
-Rule R9. If points are skipped and a later one runs instead (the newest missed one, or the last that `queue_one` keeps),
-the same claim runs it. If the member were settled to that point, it would queue behind all older members and be missed
-again, so that nothing would run under overload. One transaction writes the skipped stretches, one per reason, and the
-row of the point that runs; the first stretch wins it. A worker that takes over repeats the last worker's decision, as
-of the time of that claim (stored at the start of the fence), and finds the point that may have been begun. After the
-write, that row is the chain's first missing point.
+Rule R9. If points are skipped and a later one runs instead, the same claim runs it: settled to that point, the member
+would queue behind all older ones and be missed again under overload. One transaction writes the skipped stretches, one
+per reason, and the row of the point that runs; the first stretch wins it. A worker that takes over repeats the last
+worker's decision, as of the time of that claim, and finds the point that may have been begun.
 
 Note [Another row]
 A restored database assigns primary keys again, so a member may name a different row than the one that was put; the
@@ -36,14 +33,13 @@ of unknown length, if `ScheduleState.next_due_at`, written with the edit, shows 
 
 Note [Take-over]
 Rule R2b. If a lease has lapsed, or the ledger already has a row, another worker may be executing the point, or may have
-done so, and may still record it. So the row is read under the lease and set to `running` under this worker's fence, by
-compare-and-set against the values that were read; only then is the task called. A worker that read the row earlier can
-no longer write it, and if another worker has recorded since the read, the compare-and-set fails.
+done so, and may still record it. So the row is set to `running` under this worker's fence, by compare-and-set against
+the values that were read under the lease; only then is the task called.
 
 Note [Shown while it runs]
-So that users see what runs, an execution gets a row after `running_after_seconds`, as a take-over does but uncounted:
-by the same compare-and-set, and together with the points skipped for it (rule R9). If another worker has decided
-concurrently, or the database fails, the task continues; the write of its outcome detects the conflict.
+So that users see what runs, an execution gets a row after `running_after_seconds`, as a take-over does but uncounted.
+If another worker has decided concurrently, or the database fails, the task continues; the write of its outcome detects
+the conflict.
 """
 
 import copy

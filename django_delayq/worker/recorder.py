@@ -6,16 +6,12 @@ under their renewed leases. Each is retried after as long as it has already wait
 after TELL_SECONDS. Once a whole batch of outcomes waits, nothing more is claimed, because it could not be recorded.
 
 Note [Whose fault]
-A missing column or partition, a constraint or a trigger refuses every row with the same IntegrityError or DataError as
-a bad row, so the class of an error does not show which rows are at fault. A refused batch is written row by row, and a
-row is at fault only if it is refused again after other rows of its sort (`Held.sort`) were taken. Such a row is
-discarded: it comes due again when its lease ends. Other refused rows stay here; if they were discarded, succeeded runs
-would be executed again and end as lost(poison). After each pause one row is retried, and all rows of a sort once one of
-them was taken. While a batch of rows waits here, nothing more is claimed.
-
-Two errors can refuse good rows while others are taken: a sequence is behind its table, as after a restore, or a
-partition is missing. These rows stay here until the database takes them. Errors of other classes (no connection, a
-revoked privilege) concern every row; `Trouble` handles them.
+A constraint, a trigger or a missing partition refuses every row with the same IntegrityError or DataError as a bad row.
+So a refused batch is written row by row, and a row is at fault only if it is refused again after other rows of its sort
+(`Held.sort`) were taken. Such a row is discarded: it comes due again when its lease ends. Other refused rows stay here;
+if they were discarded, succeeded runs would be executed again and end as lost(poison). After each pause one row is
+retried, and all rows of a sort once one of them was taken. While a batch of rows waits here, nothing more is claimed.
+A sequence behind its table and a missing partition can refuse good rows while others are taken: these always stay here.
 """
 
 import logging

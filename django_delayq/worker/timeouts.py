@@ -4,9 +4,8 @@ Note [Soft and hard timeouts]
 Soft: after the schedule's `timeout`, `TaskTimeout` is raised in the task's thread, between two steps of Python code. An
 `async def` task is cancelled by its event loop instead (`calling.py`), because a waiting loop is a call into C.
 Hard: a task that has not ended `timeout_grace_seconds` later cannot be stopped by Python. Its outcome is recorded
-without it, and the process ends, because the thread is lost. The end of the task and the hard timeout compete: the
-first decides the outcome (`Held.conclude`), the other is discarded. A user's request to stop a task triggers both, with
-the grace between them, even if it has no timeout; so every execution is watched.
+without it, and the process ends, because the thread is lost. The first of the two ends decides the outcome
+(`Held.conclude`). A user's request to stop a task triggers both; so every execution is watched.
 
 Note [One exception at most]
 An exception sent to a thread arrives some steps later, when the task may be over. So the thread and the watcher
@@ -74,11 +73,7 @@ class Watch:
                 self._sent = True
 
     def close(self) -> None:
-        """Return once no exception is pending, or raise it. Called by the watched thread.
-
-        Raises:
-            TaskTimeout: It arrived only now.
-        """
+        """Return once no exception is pending, or raise it. Called by the watched thread."""
         if self._gate.acquire(blocking=False):
             return
         while not self._sent:
