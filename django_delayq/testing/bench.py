@@ -18,7 +18,7 @@ from ..exceptions import BrokerError, DelayQError
 from ..index import Shard
 from ..worker.calling import execute, give_up
 from ..worker.dispatch import Controls, Dispatcher
-from ..worker.held import Held, LeaseKeeper
+from ..worker.held import Lease, LeaseKeeper
 from ..worker.recorder import Recorder
 from ..worker.slots import Slots
 from ..worker.timeouts import Timeouts
@@ -39,9 +39,9 @@ class Hand(Slots):
 
     def __init__(self) -> None:
         super().__init__(0, lambda held: True, lambda held: None)
-        self.submitted: deque[Held] = deque()
+        self.submitted: deque[Lease] = deque()
 
-    def submit(self, items: Sequence[Held]) -> None:
+    def submit(self, items: Sequence[Lease]) -> None:
         self.submitted.extend(items)
 
     @property
@@ -65,7 +65,7 @@ class Bench:
     def __init__(self, clock: FrozenClock, index: MemoryIndex) -> None:
         self.clock, self.index = clock, index
         config = index.config
-        self._given_up: queue.SimpleQueue[Held] = queue.SimpleQueue()
+        self._given_up: queue.SimpleQueue[Lease] = queue.SimpleQueue()
         # The connections belong to the test and its transaction, so `forget` does not close them.
         self.timeouts = Timeouts(
             grace_seconds=config.timeout_grace_seconds, give_up=give_up, overdue=self._given_up.put, forget=lambda: None
@@ -80,7 +80,7 @@ class Bench:
         #: Durations of tasks, by path.
         self.durations: dict[str, timedelta] = {}
         #: Executions not ended by the frozen clock, soonest first: end in ms, sequence number, execution.
-        self.under_way: list[tuple[int, int, Held]] = []
+        self.under_way: list[tuple[int, int, Lease]] = []
         self._numbers = count()
 
     # -- one step
@@ -111,7 +111,7 @@ class Bench:
             self._record()
             self._check(entries[0])
 
-    def _call(self, held: Held) -> None:
+    def _call(self, held: Lease) -> None:
         began_ms = self.clock.now_ms
         assert held.task is not None  # noqa: S101 - it was submitted
         duration = self.durations.get(held.task.module_path)
@@ -129,7 +129,7 @@ class Bench:
         self.under_way.sort()
         self.clock.set(began_ms)  # see Note [Timed executions overlap]
 
-    def _end(self, held: Held) -> None:
+    def _end(self, held: Lease) -> None:
         self.recorder.add([held])
         self._record()
         self._check(held)
@@ -138,9 +138,9 @@ class Bench:
         self.recorder.flush()
         self.recorder.tell()
 
-    def _check(self, held: Held) -> None:
+    def _check(self, held: Lease) -> None:
         standing = self.index.members.get((held.shard, held.member))
-        if standing is not None and standing.holder == held.lease:
+        if standing is not None and standing.holder == held.holder:
             raise DelayQError(
                 f"The outcome of {held.member} could not be recorded; the log of django_delayq.worker says why."
             )

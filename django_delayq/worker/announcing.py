@@ -36,7 +36,7 @@ from ..signals import run_finished, run_skipped, run_started
 from ..text import iso, redact_text
 
 if TYPE_CHECKING:
-    from .held import Held
+    from .held import Lease
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -57,7 +57,7 @@ _SHOWN = {
 }
 
 
-def begin(held: "Held", task: AnyTask) -> AnyResult | None:
+def begin(held: "Lease", task: AnyTask) -> AnyResult | None:
     """Announce an attempt that begins, and count it; return the result of a job, None for a due point."""
     run, schedule = held.outcome.run, held.outcome.schedule
     if schedule is None:
@@ -73,7 +73,7 @@ def begin(held: "Held", task: AnyTask) -> AnyResult | None:
     return None
 
 
-def running_job(held: "Held", task: AnyTask) -> AnyResult:
+def running_job(held: "Lease", task: AnyTask) -> AnyResult:
     """Return the result of a job whose attempt has begun and has no outcome yet."""
     run, call = held.outcome.run, held.outcome.call
     former = from_json(run.attempts) if run.attempts else []
@@ -83,7 +83,7 @@ def running_job(held: "Held", task: AnyTask) -> AnyResult:
     return result
 
 
-def end(held: "Held", result: AnyResult | None) -> None:
+def end(held: "Lease", result: AnyResult | None) -> None:
     """Prepare the calls of receivers, for after the record; `result` is the one of a job. A retry has none."""
     run = held.outcome.run
     if run.status in OPEN:
@@ -113,7 +113,7 @@ def _wait_for_record() -> None:
     """Stand in for the receivers of `run_finished`, which `announce` returns."""
 
 
-def _send_finished(held: "Held", result: AnyResult, error: BaseException | None) -> None:
+def _send_finished(held: "Lease", result: AnyResult, error: BaseException | None) -> None:
     send = partial(_send_to_jobs, task_finished, "task_finished", held, result)
     if error is None:
         send()
@@ -124,7 +124,7 @@ def _send_finished(held: "Held", result: AnyResult, error: BaseException | None)
         send()
 
 
-def _send_to_jobs(signal: Signal, name: str, held: "Held", result: AnyResult) -> None:
+def _send_to_jobs(signal: Signal, name: str, held: "Lease", result: AnyResult) -> None:
     call: Any = held.outcome.job
     side_channels.send(signal, name, cut=BaseException, sender=type(call.owner), task_result=result)
 

@@ -47,7 +47,7 @@ from ..models.run import OPEN
 from ..text import redact_text, secret_texts
 from . import announcing
 from .announcing import idempotency_key, running_job
-from .held import Held, backoff_ms
+from .held import Lease, backoff_ms
 from .processes import isolated
 from .processes.crossing import remote_traceback, said_or
 from .processes.process import end_as_child
@@ -61,7 +61,7 @@ Ended = tuple[Any, BaseException | None]
 
 
 def perform(
-    held: Held, timeouts: Timeouts, call: Callable[[], Any], *, interrupt: bool = True, spare_seconds: float = 0.0
+    held: Lease, timeouts: Timeouts, call: Callable[[], Any], *, interrupt: bool = True, spare_seconds: float = 0.0
 ) -> Ended | None:
     """Call a function and end it in time: by an exception in this thread, or, without `interrupt`, by its own means.
 
@@ -86,7 +86,7 @@ def perform(
     return None
 
 
-def perform_task(held: Held, task: AnyTask, timeouts: Timeouts, /, *args: Any, **kwargs: Any) -> Ended | None:
+def perform_task(held: Lease, task: AnyTask, timeouts: Timeouts, /, *args: Any, **kwargs: Any) -> Ended | None:
     """Call `perform` with a task: an isolated one in its own process, an `async def` one in an event loop."""
     isolation = isolation_of(task)
     if isolation is not None and isolated.is_on():
@@ -97,7 +97,7 @@ def perform_task(held: Held, task: AnyTask, timeouts: Timeouts, /, *args: Any, *
     return perform(held, timeouts, partial(task.call, *args, **kwargs))
 
 
-def call_cancellable(held: Held, task: AnyTask, /, *args: Any, **kwargs: Any) -> Any:
+def call_cancellable(held: Lease, task: AnyTask, /, *args: Any, **kwargs: Any) -> Any:
     """Call an `async def` task; its event loop cancels it at its timeout, or when a user stops it.
 
     Raises:
@@ -238,7 +238,7 @@ REASON_HUNG = "timeout"
 REASON_CANCELLED = "cancelled"
 
 
-def execute(held: Held, timeouts: Timeouts, most_bytes: int) -> bool:
+def execute(held: Lease, timeouts: Timeouts, most_bytes: int) -> bool:
     """Call the task and fill in its outcome, in a slot's thread and a context of its own. Never raises.
 
     Returns False if the task ended after its hard timeout, when its outcome was already reported.
@@ -275,7 +275,7 @@ def execute(held: Held, timeouts: Timeouts, most_bytes: int) -> bool:
     return True
 
 
-def give_up(held: Held, where: str) -> None:
+def give_up(held: Lease, where: str) -> None:
     """Fill in the outcome of a task that does not end, now at the stack `where`. Called after `conclude`."""
     result = running_job(held, held.task) if held.outcome.schedule is None and held.task is not None else None
     trace = f"Still running {held.seconds:.1f} s after its start. Where it was:\n{where}"
@@ -283,7 +283,7 @@ def give_up(held: Held, where: str) -> None:
     _end(held, result)
 
 
-def _fail(held: Held, error: BaseException, trace: str = "", *, reason: str = "") -> None:
+def _fail(held: Lease, error: BaseException, trace: str = "", *, reason: str = "") -> None:
     """Fill in a failure; `reason` replaces its title. Decide whether another attempt follows."""
     run, call = held.outcome.run, held.outcome.call
     failure = held.failure = describe(error, call, trace)
@@ -295,7 +295,7 @@ def _fail(held: Held, error: BaseException, trace: str = "", *, reason: str = ""
     held.retry_after_ms = backoff_ms(call.backoff, run.attempt) if run.status == Status.RETRYING else None
 
 
-def _end(held: Held, result: AnyResult | None) -> None:
+def _end(held: Lease, result: AnyResult | None) -> None:
     """Fill in the end and the output captured so far; a task still running writes no more of it."""
     outcome = held.outcome
     outcome.run.finished_at = datetime.now(UTC)
@@ -311,7 +311,7 @@ def _refuse(error: InvalidArguments) -> None:
     raise error
 
 
-def context_of(held: Held, task: AnyTask, result: AnyResult | None) -> ExecutionContext:
+def context_of(held: Lease, task: AnyTask, result: AnyResult | None) -> ExecutionContext:
     """Return the context of an attempt that begins; `result` is the result of a job, None for a due point."""
     run, schedule = held.outcome.run, held.outcome.schedule
     key = idempotency_key(run)

@@ -24,7 +24,7 @@ from ..index.keys import grouped
 from ..ledger import HeldBack
 from ..recurrence.point import utcnow
 from ..sync.layout import ForeignLayout
-from .held import AGAIN_MS, Held, Verdicts
+from .held import AGAIN_MS, Lease, Verdicts
 from .isolation import Isolation
 from .recorder import Recorder
 from .slots import Slots
@@ -74,7 +74,7 @@ class Controls:
             logger.info("%s: %s %s.", "Paused" if (kind, name) in is_now else "Resumed", kind, name)
         return bool(is_now - was)
 
-    def holds(self, held: Held) -> bool:
+    def holds(self, held: Lease) -> bool:
         """Return True if this entry must not start because its queue or its task is paused."""
         task = held.task.module_path if held.task is not None else None
         return held.shard.queue in self.known.queues or task in self.known.tasks
@@ -97,7 +97,7 @@ class Dispatcher:
         self.trip, self.keeper = recorder.trip, recorder.keeper
         self.trouble, self.timers = recorder.trouble, recorder.timers
         self.isolation = Isolation(recorder, max_reclaims=max_reclaims)
-        self._taken_over: deque[Held] = deque()  # to start as slots become free, see `go_on`
+        self._taken_over: deque[Lease] = deque()  # to start as slots become free, see `go_on`
         self._unknown = Delays(UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS)
 
     def _isolating(self) -> bool:
@@ -111,7 +111,7 @@ class Dispatcher:
         left = free if max_runs is None else max_runs - self.recorder.runs - len(self.keeper)
         return max(0, min(free, left, self.keeper.batch_size))
 
-    def dispatch(self, entries: list[Held]) -> bool:
+    def dispatch(self, entries: list[Lease]) -> bool:
         """Judge claimed entries and process each by its verdict; return False if they could not be read."""
         verdicts = self.trip.judge(entries)
         if self.controls.known.queues or self.controls.known.tasks:
@@ -147,12 +147,12 @@ class Dispatcher:
             for held in (*verdicts.start, *verdicts.suspects):
                 self._unknown.forget(held.member)
 
-    def _sort(self, suspects: Sequence[Held]) -> list[Held]:
+    def _sort(self, suspects: Sequence[Lease]) -> list[Lease]:
         """Return the suspects to start at once; the others wait for their turn. See `isolation.py`, Note [Alone].
 
         A take-over begins only when a slot is free, so that a counted take-over was really executed.
         """
-        at_once: list[Held] = []
+        at_once: list[Lease] = []
         for held in suspects:
             if self.isolation.concerns(held):
                 self.isolation.add(held)
@@ -182,7 +182,7 @@ class Dispatcher:
         elif self.isolation.seconds_left() == 0:
             self.release({each: self.isolation.delay_ms(each) for each in self.isolation.take_waiting()})
 
-    def _begin(self, suspects: Sequence[Held]) -> None:
+    def _begin(self, suspects: Sequence[Lease]) -> None:
         if not suspects:
             return
         try:
@@ -194,7 +194,7 @@ class Dispatcher:
             self._carry_out(verdicts)
             self.slots.submit(verdicts.start)
 
-    def release(self, delays_ms: Mapping[Held, int]) -> None:
+    def release(self, delays_ms: Mapping[Lease, int]) -> None:
         """Hand entries back unstarted, to come due again after these delays. If this fails, their leases run out."""
         if not delays_ms:
             return

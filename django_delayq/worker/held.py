@@ -45,16 +45,16 @@ MAX_BACKOFF = timedelta(hours=1)
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class Lease:
     """A member of a schedule's chain, or a row, under this worker's lease.
 
-    `lease` is the holder's name in Redis: fence, space, worker. After `deadline` (monotonic seconds) another worker may
+    `holder` is its value in Redis: fence, space, worker. After `deadline` (monotonic seconds) another worker may
     have the lease. `point` is the due point stored in Redis; the epoch if Redis stores none.
     """
 
     shard: Shard
     member: str
-    lease: str
+    holder: str
     deadline: float
     entry: Entry
     fence: str
@@ -187,23 +187,23 @@ class Held:
         kept = settings.result_ttl if run.status == Status.SUCCEEDED else settings.failure_ttl
         run.unique_key, run.expires_at = None, run.finished_at + timedelta(seconds=kept)
 
-    def go_to(self, point: datetime | None, schedule: ScheduleRow | None) -> "Held":
+    def go_to(self, point: datetime | None, schedule: ScheduleRow | None) -> "Lease":
         """Settle to the next point of this schedule, or to the due time of a job; None removes the member."""
         if point is None:
             return self.drop()
         point_ms = to_ms(point)
         wake_ms = to_ms(chain.wake_of(schedule, point)) if schedule is not None and schedule.jitter else point_ms
-        self.settlement = Settlement(self.member, self.lease, "next", wake_ms, self.generation, point_ms)
+        self.settlement = Settlement(self.member, self.holder, "next", wake_ms, self.generation, point_ms)
         return self
 
-    def drop(self) -> "Held":
+    def drop(self) -> "Lease":
         """Mark for removal: there is no next due point."""
-        self.settlement = Settlement(self.member, self.lease, "drop", 0, self.generation)
+        self.settlement = Settlement(self.member, self.holder, "drop", 0, self.generation)
         return self
 
-    def wait(self, what: str, delay_ms: int) -> "Held":
+    def wait(self, what: str, delay_ms: int) -> "Lease":
         """Settle so that the entry comes due again after this delay. See settle.lua."""
-        self.settlement = Settlement(self.member, self.lease, what, delay_ms)
+        self.settlement = Settlement(self.member, self.holder, what, delay_ms)
         return self
 
 
@@ -222,30 +222,30 @@ def holds_until_end(run: RunRow) -> bool:
 class Verdicts:
     """A batch, sorted by the next step. Each entry is in at most one list, except that `park` is settled too."""
 
-    start: list[Held] = field(default_factory=list)
+    start: list[Lease] = field(default_factory=list)
     #: Another worker may have executed these before (rule R2b): call `begin` before they start.
-    suspects: list[Held] = field(default_factory=list)
+    suspects: list[Lease] = field(default_factory=list)
     #: The outcome is decided without an execution: record, then settle.
-    decided: list[Held] = field(default_factory=list)
+    decided: list[Lease] = field(default_factory=list)
     #: No outcome is left to record: settle.
-    settle: list[Held] = field(default_factory=list)
+    settle: list[Lease] = field(default_factory=list)
     #: Hand back, to come due again after this many ms.
-    back: dict[Held, int] = field(default_factory=dict)
+    back: dict[Lease, int] = field(default_factory=dict)
     #: This worker does not know the task, or could not judge the entry: hand back for other workers.
-    unknown: list[Held] = field(default_factory=list)
-    locked: list[Held] = field(default_factory=list)
+    unknown: list[Lease] = field(default_factory=list)
+    locked: list[Lease] = field(default_factory=list)
     #: The lease is lost, or is left to end: stop holding the entry.
-    gone: list[Held] = field(default_factory=list)
+    gone: list[Lease] = field(default_factory=list)
     stretches: list[Outcome] = field(default_factory=list)
     orphans: list[RunRow] = field(default_factory=list)
     #: The next point cannot be computed: store the reason and remove the member.
-    park: list[Held] = field(default_factory=list)
+    park: list[Lease] = field(default_factory=list)
     #: Rows to put into Redis again, once their members are removed.
     again: list[RunRow] = field(default_factory=list)
     #: The database's error; `back` then has all entries.
     error: Error | None = None
 
-    def hold_back(self, groups: Iterable[list[Held]], concerns: Callable[[Held], bool], delay_ms: int) -> None:
+    def hold_back(self, groups: Iterable[list[Lease]], concerns: Callable[[Lease], bool], delay_ms: int) -> None:
         """Hand back the entries of these lists that this concerns, whatever was decided before."""
         for group in groups:
             self.back |= dict.fromkeys(filter(concerns, group), delay_ms)
@@ -264,7 +264,7 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        renew: Callable[[Shard, Sequence[Held]], set[str]],
+        renew: Callable[[Shard, Sequence[Lease]], set[str]],
         *,
         lease_seconds: float,
         batch_size: int,
@@ -276,8 +276,8 @@ class LeaseKeeper:
         """
         self._renew, self._call_later = renew, call_later
         self.lease_seconds, self.batch_size = lease_seconds, batch_size
-        self._held: dict[Held, None] = {}  # in the order of the claims
-        self._leaving: set[Held] = set()
+        self._held: dict[Lease, None] = {}  # in the order of the claims
+        self._leaving: set[Lease] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="delayq-leases", daemon=True)
@@ -292,24 +292,24 @@ class LeaseKeeper:
         if self._thread.is_alive():
             self._thread.join(timeout=self.lease_seconds)
 
-    def add(self, held: Iterable[Held]) -> None:
+    def add(self, held: Iterable[Lease]) -> None:
         """Hold these entries and renew their leases."""
         with self._lock:
             self._held.update(dict.fromkeys(held))
 
-    def discard(self, held: Iterable[Held]) -> None:
+    def discard(self, held: Iterable[Lease]) -> None:
         """Stop holding these entries: they are settled, handed back or lost."""
         with self._lock:
             for item in held:
                 self._held.pop(item, None)
 
     @contextmanager
-    def letting_go(self, held: Iterable[Held]) -> Iterator[None]:
+    def letting_go(self, held: Iterable[Lease]) -> Iterator[None]:
         """Discard these entries if the block, which releases them in Redis, succeeds.
 
         Redis may have released them before its reply arrives, so a renewal that does not find them is not a loss.
         """
-        leaving, gone = set(held), set[Held]()
+        leaving, gone = set(held), set[Lease]()
         with self._lock:
             self._leaving |= leaving
         try:
@@ -324,7 +324,7 @@ class LeaseKeeper:
     def __len__(self) -> int:
         return len(self._held)
 
-    def __contains__(self, held: Held) -> bool:
+    def __contains__(self, held: Lease) -> bool:
         return held in self._held
 
     @tracing.quiet()
@@ -369,7 +369,7 @@ class LeaseKeeper:
         for held in late:
             self._mark_lost(held)
 
-    def _mark_lost(self, held: Held) -> None:
+    def _mark_lost(self, held: Lease) -> None:
         with self._lock:
             if held in self._leaving:
                 return

@@ -15,7 +15,7 @@ later try, with a growing delay, because this process claims nothing during the 
 
 import time
 
-from .held import Held
+from .held import Lease
 from .recorder import Recorder
 from .trouble import Delays
 
@@ -33,8 +33,8 @@ class Isolation:
         """Entries that have ended, and wait in `recorder` for a row lock, do not delay a suspect."""
         self._keeper, self._recorder = recorder.keeper, recorder
         self._alone_from, self._max_reclaims = min(ALONE_FROM, max(1, max_reclaims)), max_reclaims
-        self.waiting: list[Held] = []
-        self.alone: Held | None = None
+        self.waiting: list[Lease] = []
+        self.alone: Lease | None = None
         self._since = 0.0
         self._delays = Delays(REFUSED_FIRST_MS, REFUSED_MOST_MS)
 
@@ -42,20 +42,20 @@ class Isolation:
         """Return True if nothing else may be claimed or started now; never if `waiting` and `alone` are empty."""
         return bool(self.waiting) or (self.alone is not None and self._running(self.alone))
 
-    def _running(self, alone: Held) -> bool:
+    def _running(self, alone: Lease) -> bool:
         return alone in self._keeper and alone not in self._recorder.locked
 
-    def concerns(self, held: Held) -> bool:
+    def concerns(self, held: Lease) -> bool:
         """Return True if the next execution must run alone. False for poison, which is not executed."""
         return self._alone_from <= held.take_overs <= self._max_reclaims
 
-    def add(self, held: Held) -> None:
+    def add(self, held: Lease) -> None:
         """Queue a suspect for its turn; its lease is renewed while it waits."""
         if not self.waiting:
             self._since = time.monotonic()
         self.waiting.append(held)
 
-    def next(self) -> Held | None:
+    def next(self) -> Lease | None:
         """Return the suspect whose turn it is, once all other entries are recorded or wait for a lock."""
         lost = [held for held in self.waiting if held.lost]
         self._keeper.discard(lost)
@@ -72,11 +72,11 @@ class Isolation:
         """Return how much longer the suspects may wait here."""
         return max(0.0, self._since + ALONE_WITHIN_SECONDS - time.monotonic())
 
-    def take_waiting(self) -> list[Held]:
+    def take_waiting(self) -> list[Lease]:
         """Remove and return all waiting suspects, to be handed back; no take-over of theirs was counted."""
         waiting, self.waiting = self.waiting, []
         return waiting
 
-    def delay_ms(self, held: Held) -> int:
+    def delay_ms(self, held: Lease) -> int:
         """Return the delay in ms for a suspect that waited in vain."""
         return self._delays.next(held.member, time.monotonic())

@@ -62,15 +62,15 @@ from ..ledger.rows import RunRow, ScheduleRow
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
 from ..recurrence import Skip, Windowed, decide_all, from_ms, to_ms, too_old
-from .held import Held, Verdicts, holds_until_end
+from .held import Lease, Verdicts, holds_until_end
 
 logger = logging.getLogger("django_delayq.worker")
 
 
-def judge(entries: Sequence[Held], broker: Index) -> Verdicts:
+def judge(entries: Sequence[Lease], broker: Index) -> Verdicts:
     """Judge a batch with at most three queries. See Note [Read after the claim]."""
     verdicts = Verdicts()
-    here: list[tuple[Held, tuple[str, int] | None]] = []
+    here: list[tuple[Lease, tuple[str, int] | None]] = []
     for held in entries:
         belongs = broker.shard_of(held.member, held.shard.queue) == held.shard
         here.append((held, chain.parse_member(held.member) if belongs else None))
@@ -106,7 +106,7 @@ def judge(entries: Sequence[Held], broker: Index) -> Verdicts:
     return verdicts
 
 
-def _judge_run(held: Held, run: RunRow | None, schedule: ScheduleRow | None, verdicts: Verdicts) -> None:
+def _judge_run(held: Lease, run: RunRow | None, schedule: ScheduleRow | None, verdicts: Verdicts) -> None:
     if run is not None and run.queue != held.shard.queue:
         logger.warning("Dropped %s from %s: it belongs to the queue %r.", held.member, held.shard, run.queue)
         run = None
@@ -130,7 +130,7 @@ def _judge_run(held: Held, run: RunRow | None, schedule: ScheduleRow | None, ver
             verdicts.suspects.append(held)
 
 
-def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
+def _judge_job(held: Lease, run: RunRow, verdicts: Verdicts) -> None:
     if run.created_at < run.due_at and held.claimed_at < run.due_at and run.status != Status.RUNNING:
         verdicts.settle.append(held.go_to(run.due_at, None))
         return
@@ -150,7 +150,7 @@ def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
     (verdicts.suspects if begun or keyed else verdicts.start).append(held)
 
 
-def _judge_schedule(held: Held, schedule: ScheduleRow | None, rows: list[RunRow], verdicts: Verdicts) -> None:
+def _judge_schedule(held: Lease, schedule: ScheduleRow | None, rows: list[RunRow], verdicts: Verdicts) -> None:
     if schedule is None:
         verdicts.settle.append(held.drop())
         return
@@ -197,7 +197,7 @@ def _judge_schedule(held: Held, schedule: ScheduleRow | None, rows: list[RunRow]
 
 
 def _judge_disabled(
-    held: Held, schedule: ScheduleRow, row: RunRow | None, verdicts: Verdicts, *, owed: datetime | None, decided: bool
+    held: Lease, schedule: ScheduleRow, row: RunRow | None, verdicts: Verdicts, *, owed: datetime | None, decided: bool
 ) -> None:
     """End a point that waits for its retry; skip a point that was due when the schedule was disabled."""
     if row is not None:
@@ -217,7 +217,7 @@ def _judge_disabled(
 
 
 def _left_by_edit(
-    held: Held, schedule: ScheduleRow, owed: datetime | None, verdicts: Verdicts, reason: str = "edited"
+    held: Lease, schedule: ScheduleRow, owed: datetime | None, verdicts: Verdicts, reason: str = "edited"
 ) -> None:
     """Record the points that an edit left undecided as one stretch. See Note [Left by an edit]."""
     point, edited = held.point, schedule.effective_from
@@ -229,7 +229,7 @@ def _left_by_edit(
     (held.beside if point <= edited else verdicts.stretches).append(Outcome(run, schedule))
 
 
-def _judge_new(held: Held, schedule: ScheduleRow, verdicts: Verdicts) -> None:
+def _judge_new(held: Lease, schedule: ScheduleRow, verdicts: Verdicts) -> None:
     again = held.entry.lapsed
     skips, due_at = _decide_again(held, schedule) if again else _decide_at(held.claimed_at, held, schedule)
     skipped = [Outcome(held.skipped_run(schedule, skip), schedule) for skip in skips]
@@ -254,7 +254,7 @@ def _judge_new(held: Held, schedule: ScheduleRow, verdicts: Verdicts) -> None:
         verdicts.start.append(held)
 
 
-def _decide_again(held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
+def _decide_again(held: Lease, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
     """Return the skipped stretches and the point that runs, None for none; another worker may have begun that point.
 
     See Note [The newest runs at once].
@@ -268,7 +268,7 @@ def _decide_again(held: Held, schedule: ScheduleRow) -> tuple[list[Skip], dateti
     return _decide_at(held.claimed_at, held, schedule)
 
 
-def _decide_at(now: datetime, held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
+def _decide_at(now: datetime, held: Lease, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
     point, state = held.point, schedule.state
     rule, base = schedule.rule_and_base(state)
     old = point <= schedule.effective_from
@@ -282,7 +282,7 @@ def _decide_at(now: datetime, held: Held, schedule: ScheduleRow) -> tuple[list[S
     return skips, due_at
 
 
-def _judge_again(held: Held, verdicts: Verdicts) -> None:
+def _judge_again(held: Lease, verdicts: Verdicts) -> None:
     """Judge a retry, or a point whose last holder may have died: run it if it is within the catch-up window."""
     run, schedule = held.outcome.run, held.outcome.schedule
     assert schedule is not None  # noqa: S101 - it is no job
@@ -296,7 +296,7 @@ def _judge_again(held: Held, verdicts: Verdicts) -> None:
         verdicts.suspects.append(held)
 
 
-def _prepare(held: Held, task: AnyTask, timeout: timedelta | None) -> None:
+def _prepare(held: Lease, task: AnyTask, timeout: timedelta | None) -> None:
     run = held.outcome.run
     held.task, held.limit = task, None if timeout is None else max(0.0, timeout.total_seconds())
     # A `running` row was never concluded, so it counts.
@@ -310,7 +310,7 @@ _RESTORED = (
 )  # fmt: skip
 
 
-def take_over(held: Held, *, poison: bool) -> None:
+def take_over(held: Lease, *, poison: bool) -> None:
     """Fill in the row as running under this lease, or as lost(poison). See Note [Take-over]."""
     run = held.outcome.run
     held.before = {name: getattr(run, name) for name in _RESTORED}
@@ -332,7 +332,7 @@ def take_over(held: Held, *, poison: bool) -> None:
         run.finished_at, run.reason, run.error = None, "", ""
 
 
-def write_running(starting: Sequence[tuple[Held, Outcome]], tell: Tell) -> list[Won]:
+def write_running(starting: Sequence[tuple[Lease, Outcome]], tell: Tell) -> list[Won]:
     """Write the `running` rows, with the points skipped for them (rule R9); return the result for each entry.
 
     `tell` is called with each recorded skip. Raises DatabaseError if nothing was written.
@@ -348,7 +348,7 @@ def write_running(starting: Sequence[tuple[Held, Outcome]], tell: Tell) -> list[
     return won[: len(starting)]
 
 
-def show(batch: Sequence[Held], tell: Tell) -> list[Held] | None:
+def show(batch: Sequence[Lease], tell: Tell) -> list[Lease] | None:
     """Write that these run, if no row shows it. See Note [Shown while it runs].
 
     Return the entries that must get no row; None if all have one, as take-overs and retries have.
@@ -370,7 +370,7 @@ def show(batch: Sequence[Held], tell: Tell) -> list[Held] | None:
     return refused
 
 
-def _running(held: Held, outcome: Outcome) -> Outcome:
+def _running(held: Lease, outcome: Outcome) -> Outcome:
     """Return a running row as a copy, because the task's thread fills in the original."""
     run = copy.copy(outcome.run)
     run.status, run.attempt, run.started_at = Status.RUNNING, 0, run.started_at or held.claimed_at

@@ -23,7 +23,7 @@ from ..recurrence.point import utcnow
 from . import spans
 from .calling import execute, give_up
 from .dispatch import Claims, Controls, Dispatcher
-from .held import Held, LeaseKeeper
+from .held import Lease, LeaseKeeper
 from .options import OK, RECYCLE, UNFINISHED, WorkerOptions
 from .processes.process import resident_mb
 from .recorder import Counting, Recorder
@@ -177,7 +177,7 @@ class Worker:
         ended = []
         with suppress(queue.Empty):
             while True:
-                if isinstance(item, Held):
+                if isinstance(item, Lease):
                     ended.append(item)
                 elif isinstance(item, tuple):
                     self.timers.due(*item)

@@ -8,7 +8,7 @@ after TELL_SECONDS. Once a whole batch of outcomes waits, nothing more is claime
 Note [Whose fault]
 A constraint, a trigger or a missing partition refuses every row with the same IntegrityError or DataError as a bad row.
 So a refused batch is written row by row, and a row is at fault only if it is refused again after other rows of its sort
-(`Held.sort`) were taken. Such a row is discarded: it comes due again when its lease ends. Other refused rows stay here;
+(`Lease.sort`) were taken. Such a row is discarded: it comes due again when its lease ends. Others stay here;
 if they were discarded, succeeded runs would be executed again and end as lost(poison). After each pause one row is
 retried, and all rows of a sort once one of them was taken. While a batch of rows waits here, nothing more is claimed.
 A sequence behind its table and a missing partition can refuse good rows while others are taken: these always stay here.
@@ -25,7 +25,7 @@ from django.db import DataError, Error, IntegrityError
 from ..exceptions import BrokerError
 from ..index import Broker, MinuteCounts, Shard
 from ..index.counters import DISCARDED, Counts
-from .held import Held, LeaseKeeper
+from .held import Lease, LeaseKeeper
 from .timers import Timers
 from .trip import Trip
 from .trouble import Backoff, Trouble
@@ -55,7 +55,7 @@ class Refusals:
     """Refused rows, in the sequence of their retries. Used by the loop's thread only."""
 
     def __init__(self) -> None:
-        self.rows: dict[Held, None] = {}
+        self.rows: dict[Lease, None] = {}
         self._taken: Counter[Hashable] = Counter()  # by sort, since the first refusal
         #: True from the first refusal until all rows are taken again.
         self.told = False
@@ -66,7 +66,7 @@ class Refusals:
         """The monotonic second of the next try, 0 for now. Only meaningful if a row waits."""
         return 0.0 if any(map(self._has_evidence, self.rows)) else self._backoff.until
 
-    def due(self, now: float) -> list[Held]:
+    def due(self, now: float) -> list[Lease]:
         """Remove and return the rows to retry at this monotonic second."""
         found = list(filter(self._has_evidence, self.rows))
         if not found and self.rows and now >= self._backoff.until:
@@ -76,7 +76,7 @@ class Refusals:
             del self.rows[held]
         return found
 
-    def refuse(self, held: Held, error: Exception, now: float) -> bool:
+    def refuse(self, held: Lease, error: Exception, now: float) -> bool:
         """Note that a row was refused alone; return whether it is at fault. If not, it waits here."""
         passing = is_passing(error)
         if self._has_evidence(held) and not passing:
@@ -98,7 +98,7 @@ class Refusals:
         self.rows[held] = None
         return False
 
-    def passed(self, batch: Iterable[Held]) -> None:
+    def passed(self, batch: Iterable[Lease]) -> None:
         """Note that the database refused none of these; rows that it took count as evidence."""
         for held in batch:
             self._taken[held.sort] += held.taken
@@ -108,7 +108,7 @@ class Refusals:
             self.told = False
             logger.info("All outcomes are taken again.")
 
-    def _has_evidence(self, held: Held) -> bool:
+    def _has_evidence(self, held: Lease) -> bool:
         return held.refused is not None and held.refused < self._taken[held.sort]
 
 
@@ -121,10 +121,10 @@ class Recorder:
     def __init__(self, trip: Trip, keeper: LeaseKeeper, trouble: Trouble, timers: Timers) -> None:
         self.trip, self.keeper, self.trouble, self.timers = trip, keeper, trouble, timers
         self.size = keeper.batch_size
-        self._unrecorded: list[Held] = []
-        self._unsettled: dict[Shard, list[Held]] = {}
+        self._unrecorded: list[Lease] = []
+        self._unsettled: dict[Shard, list[Lease]] = {}
         #: Entries whose rows are locked, with the monotonic second of the next try.
-        self.locked: dict[Held, float] = {}
+        self.locked: dict[Lease, float] = {}
         self.refusals = Refusals()
         #: Number of executed attempts that were settled or lost; entries that were never called do not count.
         self.runs = 0
@@ -145,11 +145,11 @@ class Recorder:
         waits = self._unrecorded or self._unsettled or self.locked
         return not waits and len(self.keeper) == len(self.refusals.rows)
 
-    def add(self, entries: Iterable[Held]) -> None:
+    def add(self, entries: Iterable[Lease]) -> None:
         """Take entries with an outcome; `flush` records and settles them."""
         self._unrecorded.extend(entries)
 
-    def settle(self, entries: Iterable[Held]) -> None:
+    def settle(self, entries: Iterable[Lease]) -> None:
         """Take entries that need no record; `flush` settles them."""
         for held in entries:
             self._unsettled.setdefault(held.shard, []).append(held)
@@ -207,7 +207,7 @@ class Recorder:
             singly = max(0, singly - 1)
             del items[: len(batch)]
 
-    def _discard(self, held: Held) -> None:
+    def _discard(self, held: Lease) -> None:
         logger.exception("%s cannot be recorded, although others can; it comes due again.", held.title)
         self.keeper.discard([held])
         labels = held.labels
@@ -229,7 +229,7 @@ class Recorder:
                     self.timers.due(*due)
             del self._unsettled[shard]
 
-    def _keep(self, items: Sequence[Held]) -> None:
+    def _keep(self, items: Sequence[Lease]) -> None:
         """Keep entries whose rows are locked, and log those that have waited long. See Note [Kept while locked]."""
         now = time.monotonic()
         for item in items:

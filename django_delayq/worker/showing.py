@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from django.db import DataError, Error, IntegrityError, connections
 
 from .. import ledger
-from .held import Held, LeaseKeeper
+from .held import Lease, LeaseKeeper
 from .slots import Slots
 from .timeouts import Timeouts
 from .trip import Trip
@@ -25,7 +25,7 @@ class Stops:
         self._timeouts, self._read = timeouts, read
         self._backoff = Backoff()
 
-    def round(self, running: Collection[Held]) -> None:
+    def round(self, running: Collection[Lease]) -> None:
         """Stop the tasks that users want stopped. Does nothing while the database does not answer."""
         named = {key: held for held in running if held.stopped_by is None and (key := held.outcome.run.pk)}
         if not named or time.monotonic() < self._backoff.until:
@@ -65,7 +65,7 @@ class Showing:
         self._after = after_seconds
         #: The monotonic second of the next `round`, if anything runs.
         self.look_at = 0.0
-        self._refused: set[Held] = set()  # running entries that must get no row
+        self._refused: set[Lease] = set()  # running entries that must get no row
 
     def round(self) -> None:
         """Write the rows of executions that have run long enough. A database failure is noted and not raised."""

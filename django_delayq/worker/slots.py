@@ -33,7 +33,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..calls.compat import task_backends
 from . import spans
-from .held import Held
+from .held import Lease
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -57,8 +57,8 @@ class Slots:
     def __init__(
         self,
         threads: int,
-        call: Callable[[Held], bool],
-        report: Callable[[Held], None],
+        call: Callable[[Lease], bool],
+        report: Callable[[Lease], None],
         *,
         traces: bool = False,
     ) -> None:
@@ -67,13 +67,13 @@ class Slots:
         self._call = partial(spans.execute, call=call) if traces else call
         #: Number of threads in `_tell`.
         self.telling = 0
-        self._inbox: queue.SimpleQueue[Held | None] = queue.SimpleQueue()  # None ends a thread
+        self._inbox: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()  # None ends a thread
         self._lock = threading.Lock()
         #: Number of entries that were submitted, and have neither ended nor been taken back.
         self.busy = 0
         self._mean: float | None = None
         self._last_end = 0.0
-        self._begun: list[tuple[Held, float] | None] = [None] * threads  # what each thread executes, since when
+        self._begun: list[tuple[Lease, float] | None] = [None] * threads  # what each thread executes, since when
         self._pool = [
             threading.Thread(target=self._run, args=(n,), name=f"delayq-slot-{n}", daemon=True) for n in range(threads)
         ]
@@ -93,7 +93,7 @@ class Slots:
                 thread.join(max(0.0, end - time.monotonic()))
         return not any(thread.is_alive() for thread in self._pool)
 
-    def submit(self, items: Sequence[Held]) -> None:
+    def submit(self, items: Sequence[Lease]) -> None:
         """Queue entries for the next free slots, in this sequence."""
         with self._lock:
             self.busy += len(items)
@@ -112,7 +112,7 @@ class Slots:
     def free(self) -> int:
         return max(0, self.threads - self.busy)
 
-    def executing(self) -> list[tuple[Held, float]]:
+    def executing(self) -> list[tuple[Lease, float]]:
         """Return the running entries, each with the monotonic second of its start."""
         return [item for item in self._begun if item is not None]
 
@@ -127,9 +127,9 @@ class Slots:
             room = max(room, int(self.threads * AHEAD_SECONDS / max(self._mean, 1e-6)))
         return max(0, room - self.busy)
 
-    def take_back(self) -> list[Held]:
+    def take_back(self) -> list[Lease]:
         """Remove and return all entries that have not started."""
-        taken = list[Held]()
+        taken = list[Lease]()
         with suppress(queue.Empty):
             while (held := self._inbox.get_nowait()) is not None:
                 taken.append(held)
@@ -170,7 +170,7 @@ class Slots:
                     self.telling -= 1
         forget_connections()
 
-    def execute(self, held: Held) -> bool:
+    def execute(self, held: Lease) -> bool:
         """Execute an entry in this thread. See Note [Each execution has its own context]."""
         close_old_connections()
         try:
@@ -178,7 +178,7 @@ class Slots:
         finally:
             tidy_connections()
 
-    def _tell(self, held: Held) -> None:
+    def _tell(self, held: Lease) -> None:
         """See Note [After the record]."""
         spans.finish(held)
         if held.awaited is None:

@@ -6,14 +6,14 @@ from typing import Any
 from ..calls import tracing
 from ..calls.side_channels import Guard
 from ..text import iso
-from .held import Held
+from .held import Lease
 
 PROCESS = "process"
 #: See `tracing.py`, Note [A tracer that fails]. No `TaskTimeout` can arrive here: no task is being called.
 TRACER = Guard("OpenTelemetry's tracer", BaseException)
 
 
-def execute(held: Held, call: Callable[[Held], bool]) -> bool:
+def execute(held: Lease, call: Callable[[Lease], bool]) -> bool:
     """Execute an entry in a span, the parent of all spans that the task creates. `finish` ends it."""
     with TRACER:
         held.span = _begin(held)
@@ -21,7 +21,7 @@ def execute(held: Held, call: Callable[[Held], bool]) -> bool:
         return call(held)
 
 
-def _begin(held: Held) -> Any:
+def _begin(held: Lease) -> Any:
     """Begin a span with the attributes known by now, by OpenTelemetry's conventions; `delayq.*` are our own."""
     from opentelemetry import trace
 
@@ -49,7 +49,7 @@ def _begin(held: Held) -> Any:
     )
 
 
-def finish(held: Held) -> None:
+def finish(held: Lease) -> None:
     """End the span of an execution, with its outcome. Does nothing if there is no span."""
     span, held.span = held.span, None
     if span is not None:
@@ -57,7 +57,7 @@ def finish(held: Held) -> None:
             _finish(span, held)
 
 
-def _finish(span: Any, held: Held) -> None:
+def _finish(span: Any, held: Lease) -> None:
     from opentelemetry.trace import StatusCode
 
     failure, run = held.failure, held.outcome.run

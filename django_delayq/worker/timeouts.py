@@ -5,7 +5,7 @@ Soft: after the schedule's `timeout`, `TaskTimeout` is raised in the task's thre
 `async def` task is cancelled by its event loop instead (`calling.py`), because a waiting loop is a call into C.
 Hard: a task that has not ended `timeout_grace_seconds` later cannot be stopped by Python. Its outcome is recorded
 without it, and the process ends, because the thread is lost. The first of the two ends decides the outcome
-(`Held.conclude`). A user's request to stop a task triggers both; so every execution is watched.
+(`Lease.conclude`). A user's request to stop a task triggers both; so every execution is watched.
 
 Note [One exception at most]
 An exception sent to a thread arrives some steps later, when the task may be over. So the thread and the watcher
@@ -30,7 +30,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..exceptions import TaskCancelled, TaskTimeout
-from .held import Held
+from .held import Lease
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -53,7 +53,7 @@ class Watch:
     """One execution, in the thread that created this; `seconds` may be infinite."""
 
     def __init__(
-        self, held: Held, seconds: float, grace_seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
+        self, held: Lease, seconds: float, grace_seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
     ) -> None:
         self.held, self.interrupts, self.spare_seconds = held, interrupt, spare_seconds
         self.ident = threading.get_ident()
@@ -91,8 +91,8 @@ class Timeouts:
         self,
         *,
         grace_seconds: float,
-        give_up: Callable[[Held, str], None],
-        overdue: Callable[[Held], None],
+        give_up: Callable[[Lease, str], None],
+        overdue: Callable[[Lease], None],
         forget: Callable[[], None],
     ) -> None:
         """`give_up` fills in the outcome of a task that did not end, given its stack; `overdue` then gets the entry.
@@ -120,7 +120,7 @@ class Timeouts:
             self._thread.join(timeout=5)
 
     def run(
-        self, call: Callable[[], Any], held: Held, seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
+        self, call: Callable[[], Any], held: Lease, seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
     ) -> tuple[Any, BaseException | None]:
         """Call and watch a function; return its value, or the exception that ended it. Never raises.
 
@@ -142,7 +142,7 @@ class Timeouts:
         finally:
             self._watches.discard(watch)
 
-    def cancel(self, held: Held, by: str) -> bool:
+    def cancel(self, held: Lease, by: str) -> bool:
         """Stop an execution as if its timeout had passed, for the user `by`; return False if it is not being called."""
         watch = next((watch for watch in list(self._watches) if watch.held is held), None)
         if watch is None:

@@ -26,7 +26,7 @@ from ..models import Status
 from ..models.run import OPEN
 from ..recurrence import from_ms, to_ms
 from .announcing import announce
-from .held import AGAIN_MS, Held, Verdicts
+from .held import AGAIN_MS, Lease, Verdicts
 from .judge import judge, show, take_over, write_running
 
 logger = logging.getLogger("django_delayq.worker")
@@ -50,23 +50,23 @@ class Trip:
 
     def claim(
         self, shard: Shard, limit: int, request: int, deadline: float, most: int | None = None
-    ) -> tuple[Claim, list[Held]]:
+    ) -> tuple[Claim, list[Lease]]:
         """Lease due entries, up to `most` leases in the shard. Repeating a `request` repeats a lost reply."""
         claim = self.index.claim(shard, limit=limit, lease_ms=self._lease_ms, request=request, most=most)
         worker, claimed_at = self.index.worker, from_ms(claim.now_ms)
         return claim, [
-            Held(
+            Lease(
                 shard, entry.member, claim.holder, deadline, entry,
                 claim.fence, worker, claimed_at, from_ms(entry.point_ms or 0), entry.member.startswith("s"),
             )
             for entry in claim.entries
         ]  # fmt: skip
 
-    def renew(self, shard: Shard, batch: Sequence[Held]) -> set[str]:
+    def renew(self, shard: Shard, batch: Sequence[Lease]) -> set[str]:
         """Extend leases; return the members whose lease is lost. Called in the renewing thread."""
-        return self.index.renew(shard, [(held.member, held.lease) for held in batch], lease_ms=self._lease_ms)
+        return self.index.renew(shard, [(held.member, held.holder) for held in batch], lease_ms=self._lease_ms)
 
-    def judge(self, batch: Sequence[Held]) -> Verdicts:
+    def judge(self, batch: Sequence[Lease]) -> Verdicts:
         """Read the rows and decide; write the rows that must exist before anything is started."""
         try:
             verdicts = judge(batch, self.index)
@@ -94,9 +94,9 @@ class Trip:
             sync.note_parked([int(held.member[1:]) for held in verdicts.park])
             verdicts.settle += [held.drop() for held in verdicts.park]
 
-    def begin(self, batch: Sequence[Held]) -> Verdicts:
+    def begin(self, batch: Sequence[Lease]) -> Verdicts:
         """Mark and count possible repetitions; mark poison as lost (R6). After a DatabaseError none may start."""
-        verdicts, starting = Verdicts(), list[Held]()
+        verdicts, starting = Verdicts(), list[Lease]()
         for held in batch:
             poison = held.take_overs > self.index.config.max_reclaims
             if held.lapsed():
@@ -116,7 +116,7 @@ class Trip:
                 self._lost(held, verdicts)
         return verdicts
 
-    def show(self, batch: Sequence[Held]) -> list[Held] | None:
+    def show(self, batch: Sequence[Lease]) -> list[Lease] | None:
         """See `judge.show`."""
         return show(batch, self._tell)
 
@@ -124,12 +124,12 @@ class Trip:
         if (call := announce(outcome, self.counted)) is not None:
             self.untold.append(call)
 
-    def record(self, batch: Sequence[Held]) -> Verdicts:
+    def record(self, batch: Sequence[Lease]) -> Verdicts:
         """Write outcomes in one transaction and sort the entries: to settle, locked, or gone. See Note [Ledger first].
 
         After a database error nothing was written, and the call may be repeated.
         """
-        entries: list[tuple[int, Outcome, Held | None]] = []
+        entries: list[tuple[int, Outcome, Lease | None]] = []
         for number, held in enumerate(batch):
             entries.append((number, held.outcome, held))
             if held.beside:
@@ -153,7 +153,7 @@ class Trip:
                 self._after(owner, outcome, result, verdicts)
         return verdicts
 
-    def _after(self, held: Held, outcome: Outcome, result: Won, verdicts: Verdicts) -> None:
+    def _after(self, held: Lease, outcome: Outcome, result: Won, verdicts: Verdicts) -> None:
         """Choose the settlement after the record. See Note [The next point never comes from a clock]."""
         run, schedule = outcome.run, outcome.schedule
         if result in (Won.LOST, Won.GONE):
@@ -176,12 +176,12 @@ class Trip:
                 held.generation = max(held.generation, schedule.generation)
                 verdicts.settle.append(held.go_to(outcome.next_point, schedule))
 
-    def _lost(self, held: Held, verdicts: Verdicts) -> None:
+    def _lost(self, held: Lease, verdicts: Verdicts) -> None:
         """Leave a point that another worker decided to its lease. See Note [Ledger first]."""
         logger.warning("%s was decided by another worker.", held.title)
         verdicts.gone.append(held)
 
-    def give_back(self, delays_ms: Mapping[Held, int]) -> None:
+    def give_back(self, delays_ms: Mapping[Lease, int]) -> None:
         """Mark entries as not started, due again after these delays, and undo the rows of their start.
 
         After a DatabaseError the rows were not undone; the entries must be settled nevertheless.
@@ -192,7 +192,7 @@ class Trip:
         if begun:
             ledger.undo_start([outcome for outcome, _ in begun], [before for _, before in begun])
 
-    def settle(self, shard: Shard, batch: Sequence[Held]) -> list[Due]:
+    def settle(self, shard: Shard, batch: Sequence[Lease]) -> list[Due]:
         """Release leases; return when the next entries come due. Settling entries again is harmless."""
         dues = list[Due]()
         if self._unqueued:  # before the schedule's settle, as a crash in between would leave them to a sweep
@@ -208,7 +208,7 @@ class Trip:
         return [*dues, (shard, settled.head_ms, settled.now_ms)]
 
 
-def _beside(held: Held) -> list[Outcome]:
+def _beside(held: Lease) -> list[Outcome]:
     """Return the outcomes that are recorded only together with an entry's own outcome."""
     outcome = held.outcome
     decided = outcome.run.apart or outcome.run.status not in OPEN

@@ -15,7 +15,7 @@ from django_delayq.models.records import KEPT
 from django_delayq.recurrence.point import utcnow
 from django_delayq.worker import loop, showing
 from django_delayq.worker.calling import perform_task
-from django_delayq.worker.held import Held
+from django_delayq.worker.held import Lease
 from django_delayq.worker.showing import Stops
 from django_delayq.worker.timeouts import Timeouts, Watch
 from tests.acceptance.support import wait_until
@@ -75,7 +75,7 @@ def test_a_task_that_waits_in_c_is_recorded_without_it_after_the_grace(broker, s
 
 def made():
     """Return an entry under a lease that no server knows."""
-    return Held(None, "j1", "lease", time.monotonic() + 60, None, "", "", None, None)
+    return Lease(None, "j1", "lease", time.monotonic() + 60, None, "", "", None, None)
 
 
 def test_what_is_about_to_be_called_is_asked_about_again():

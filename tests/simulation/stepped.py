@@ -129,7 +129,7 @@ class Stepped:
 
     def has_begun(self, place, member, fence):
         """Say whether it ever began an execution under this lease."""
-        leases = ((self.world.tag(held.shard), held.member, held.lease.partition(" ")[0]) for held in self.begun)
+        leases = ((self.world.tag(held.shard), held.member, held.holder.partition(" ")[0]) for held in self.begun)
         return (place, member, fence) in leases
 
     @property

@@ -27,7 +27,7 @@ from ...calls.commands import guard
 from ...calls.commands.process import Process, ProcessDied, note_last
 from ...calls.isolation import Isolation
 from ...exceptions import TaskCancelled, TaskTimeout
-from ..held import Held
+from ..held import Lease
 from .crossing import pack_row, unpack_error
 
 COMMAND = ("delayq_worker", "--skip-checks", "--isolated")
@@ -53,7 +53,7 @@ def is_on() -> bool:
     return not (conf.is_test() or conf.why_no_redis())
 
 
-def call(held: Held, isolation: Isolation) -> Taken:
+def call(held: Lease, isolation: Isolation) -> Taken:
     """Execute the task of an entry in a process of its own, within its time.
 
     Raises:
@@ -81,7 +81,7 @@ def call(held: Held, isolation: Isolation) -> Taken:
     return Taken(reply.get("value"), unfit and unpack_error(unfit))
 
 
-def _execute(held: Held, call: bytes) -> dict[str, Any]:
+def _execute(held: Lease, call: bytes) -> dict[str, Any]:
     """Return the reply of a process to this call, once it has ended. Raises the same as `call`."""
     ours, theirs = socket.socketpair()
     heard, hear = (os.fdopen(end, mode, buffering=0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
@@ -116,7 +116,7 @@ def _execute(held: Held, call: bytes) -> dict[str, Any]:
     raise error from died
 
 
-def _watch(held: Held, process: Process, channel: "_Channel") -> bool:
+def _watch(held: Lease, process: Process, channel: "_Channel") -> bool:
     """Serve a process until it ends or must be killed; return whether it was interrupted."""
     limit, grace = math.inf if held.limit is None else held.limit, conf.get_config().timeout_grace_seconds
     kill_at, interrupted = time.monotonic() + START_SECONDS, False

@@ -94,7 +94,7 @@ JOBS = (
         hj.tried_again_with_a_key, KEY,
     ),
     mutant(
-        "keyatend", "a key is free with the outcome", "worker.held:Held.close_job",
+        "keyatend", "a key is free with the outcome", "worker.held:Lease.close_job",
         "run.unique_key, run.expires_at = None,", "run.expires_at =",
         hj.ended_with_a_key, KEY,
     ),
@@ -121,7 +121,7 @@ JOBS = (
     ),
     # how long it is kept
     mutant(
-        "failedgone", "what failed is kept for longer than what succeeded", "worker.held:Held.close_job",
+        "failedgone", "what failed is kept for longer than what succeeded", "worker.held:Lease.close_job",
         "settings.result_ttl if run.status == Status.SUCCEEDED else settings.failure_ttl", "settings.result_ttl",
         hj.kept_for_a_while, "J a job is gone",
     ),

@@ -200,7 +200,7 @@ RULES = (
     ),
     # the self-fence and the journal
     mutant(
-        "noselffence", "nothing is started after its lease", "worker.held:Held.lapsed",
+        "noselffence", "nothing is started after its lease", "worker.held:Lease.lapsed",
         "return self.lost or time.monotonic() >= self.deadline", "return False",
         h.waits_past_its_lease, "I4 started after its lease",
     ),
