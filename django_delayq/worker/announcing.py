@@ -90,7 +90,7 @@ def end(held: "Lease", result: AnyResult | None) -> None:
         return
     if result is None:
         if run_finished.has_listeners(Schedule):
-            held.after = _wait_for_record
+            held.after = lambda: None  # so that the thread waits for what `announce` returns
         return
     failed = run.status != Status.SUCCEEDED
     object.__setattr__(result, "status", TaskResultStatus.FAILED if failed else TaskResultStatus.SUCCESSFUL)
@@ -107,10 +107,6 @@ def end(held: "Lease", result: AnyResult | None) -> None:
         finish()
     finally:
         EXECUTING.reset(token)
-
-
-def _wait_for_record() -> None:
-    """Stand in for the receivers of `run_finished`, which `announce` returns."""
 
 
 def _send_finished(held: "Lease", result: AnyResult, error: BaseException | None) -> None:

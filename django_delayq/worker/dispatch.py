@@ -304,14 +304,12 @@ class Claims:
             return True
         try:
             sync.check_layout(self.upkeep.broker)
+            self._known[shard] = epoch
+            return True
         except ForeignLayout as error:
             self.upkeep.fail(error)
-            return False
         except BrokerError as error:
             self.trouble.redis_failed(error, shard)
-            return False
         except DatabaseError as error:
             self.trouble.database_failed(error)
-            return False
-        self._known[shard] = epoch
-        return True
+        return False

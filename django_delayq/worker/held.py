@@ -256,10 +256,9 @@ class LeaseKeeper:
     """Holds the claimed entries, and renews all leases in one thread, whether their entries run or wait.
 
     Note [Self-fence]
-    Entries past their deadline count as lost, whatever Redis says.
-    The deadline counts from this process' monotonic clock when the request was *sent*, so it is never later than the
-    real end of the lease. A process that was stopped for longer than its lease, or whose interpreter was held by C
-    code, finds all deadlines passed.
+    Entries past their deadline count as lost, whatever Redis says. The deadline counts from this process' monotonic
+    clock when the request was *sent*, so it is never later than the real end of the lease. A process that was stopped
+    for longer than its lease finds all deadlines passed.
     """
 
     def __init__(
@@ -337,13 +336,8 @@ class LeaseKeeper:
         try:
             self.renew_all()
         except Exception as error:
-            foreseen = isinstance(error, BrokerError)
-            logger.log(
-                logging.WARNING if foreseen else logging.ERROR,
-                "Leases could not be renewed: %s",
-                error,
-                exc_info=not foreseen,
-            )
+            trace = not isinstance(error, BrokerError)
+            logger.warning("Leases could not be renewed: %s", error, exc_info=trace)
             self._expire()
 
     def renew_all(self) -> None:

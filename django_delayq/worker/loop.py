@@ -63,33 +63,23 @@ class Worker:
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.shards = self.broker.shards(options.queues)
         self.timers = Timers(self.broker, self.shards, cap_seconds=self.config.idle_cap_seconds, alone=options.burst)
+        grace_seconds = self.config.timeout_grace_seconds
         self.timeouts = Timeouts(
-            grace_seconds=self.config.timeout_grace_seconds,
-            give_up=give_up,
-            overdue=self.inbox.put,
-            forget=forget_connections,
+            grace_seconds=grace_seconds, give_up=give_up, overdue=self.inbox.put, forget=forget_connections
         )
         self.trip = Trip(self.broker)
         call = partial(execute, timeouts=self.timeouts, most_bytes=self.config.max_result_bytes)
         self.slots = slots(options.threads, call, self.inbox.put, traces=self.config.traces)
         self.trouble = Trouble(self.broker, self.shards)
+        lease_seconds, batch_size = self.config.lease_seconds, self.config.batch_size
         self.keeper = LeaseKeeper(
-            self.trip.renew,
-            lease_seconds=self.config.lease_seconds,
-            batch_size=self.config.batch_size,
-            call_later=self.inbox.put,
+            self.trip.renew, lease_seconds=lease_seconds, batch_size=batch_size, call_later=self.inbox.put
         )
         self.recorder = Recorder(self.trip, self.keeper, self.trouble, self.timers)
         self.controls = Controls(self.config)
         self.dispatcher = Dispatcher(self.recorder, self.slots, self.controls, max_reclaims=self.config.max_reclaims)
-        self.showing = Showing(
-            self.trip,
-            self.slots,
-            self.keeper,
-            self.trouble,
-            Stops(self.timeouts),
-            after_seconds=self.config.running_after_seconds,
-        )
+        stops, after_seconds = Stops(self.timeouts), self.config.running_after_seconds
+        self.showing = Showing(self.trip, self.slots, self.keeper, self.trouble, stops, after_seconds=after_seconds)
         self.upkeep = Upkeep(
             self.broker, self.shards, wake=self.wake, hinted=self.inbox.put, fail=self.fail, describe=self.describe
         )
