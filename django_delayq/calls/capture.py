@@ -29,8 +29,8 @@ MARGIN = 4096
 Put = Callable[[Callable[[str], object], str], object]
 _formatter = logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
 _formatter.converter = time.gmtime
-#: Characters kept per execution; 0 if capturing is off.
-_most = 0
+#: Characters to keep of each execution that begins now; 0 if capturing is off.
+most = 0
 
 
 class Output:
@@ -74,20 +74,15 @@ class Output:
 current: ContextVar[Output | None] = ContextVar("delayq_output", default=None)
 
 
-def new_output() -> Output | None:
-    """Return the output of an execution that begins now; None if capturing is off."""
-    return Output(_most) if _most else None
-
-
 @contextmanager
 def capture_output(most_bytes: int, put: Put = lambda write, text: write(text)) -> Iterator[None]:
     """Capture the output of this process' tasks, the last `most_bytes` of each; 0 captures nothing.
 
     See Notes [Output is captured by context] and [Output that cannot be written is dropped].
     """
-    global _most
-    before, handler = _most, _CaptureHandler()
-    _most = most_bytes and most_bytes + MARGIN
+    global most
+    before, handler = most, _CaptureHandler()
+    most = most_bytes and most_bytes + MARGIN
     if most_bytes:
         logging.root.addHandler(handler)
     stdout, stderr = _Stream(sys.stdout, "stdout", put), _Stream(sys.stderr, "stderr", put)
@@ -96,7 +91,7 @@ def capture_output(most_bytes: int, put: Put = lambda write, text: write(text)) 
             yield
     finally:
         logging.root.removeHandler(handler)
-        _most = before
+        most = before
 
 
 class _Stream:

@@ -10,10 +10,10 @@ from .compat import TaskContext
 
 if TYPE_CHECKING:
     from ..models import Schedule
-    from ..worker.held import Held
+    from ..worker.held import Lease
 
 #: The entry that the current context executes.
-EXECUTING: "ContextVar[Held | None]" = ContextVar("delayq_executing", default=None)
+EXECUTING: "ContextVar[Lease | None]" = ContextVar("delayq_executing", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,13 @@
 """Reads, inserts and updates many rows as tuples, in one statement or a few. Implements no rule of scheduling.
 
 Note [Tuples]
-A worker reads and writes thousands of rows per second. Instances of Django's models would take nine tenths of its
-time. So the queries of each batch use SQL that Django compiled once, or that is built from Django's names of tables
-and columns. PostgreSQL receives the rows of a statement as one JSON text, which is written and read in C.
+Instances of Django's models would take nine tenths of a worker's time. So the queries of each batch use SQL that Django
+compiled once, or that is built from Django's names of tables and columns. PostgreSQL receives the rows of a statement
+as one JSON text, which is written and read in C.
 
 Note [By the index]
-Given a hundred keys and a table of ten thousand rows, PostgreSQL's planner scans the joined table, which takes three
-times as long. It cannot see keys from a subquery: it assumes ten of them, and uses the index.
+Given a hundred keys, PostgreSQL's planner scans the joined table, which takes three times as long. It cannot see keys
+from a subquery: it assumes ten of them, and uses the index.
 """
 
 import json
@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache, partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class MissingTables(DelayQError):
 
 
 def _among(field: Any, connection: BaseDatabaseWrapper) -> str:
-    """Return the condition that a column is in a list, which is one parameter. See Note [By the index]."""
+    """Return PostgreSQL's condition that a column is in a list, which is one parameter. See Note [By the index]."""
     return f"= ANY(ARRAY(SELECT json_array_elements_text(%s)::{field.rel_db_type(connection)}))"
 
 
@@ -51,7 +51,7 @@ class Reader:
         self._converters = [
             (index, convert) for index, column in enumerate(columns) if (convert := _reading(column, connection))
         ]
-        self._in_c = _instants_in_c(connection)
+        self._in_c = _has_psycopg(connection)
         # A sign before a column hides its type from Python's sqlite3 module, whose converters are slow.
         sign = "+" if connection.vendor == "sqlite" else ""
         selected = ", ".join(sign + column for _, (column, _), _ in compiler.select)
@@ -106,7 +106,7 @@ def _reading(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
         return lambda text: [] if text == "[]" else {} if text == "{}" else json.loads(text)
     if isinstance(field, DateTimeField) and _naive_utc(connection):
         return _instant_of
-    if isinstance(field, DateTimeField) and _instants_in_c(connection):
+    if isinstance(field, DateTimeField) and _has_psycopg(connection):
         return None if connection.timezone_name == "UTC" else lambda instant: instant.astimezone(UTC)
     if isinstance(field, BooleanField) and connection.vendor == "sqlite":
         return bool
@@ -115,21 +115,15 @@ def _reading(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
     converters = [*connection.ops.get_db_converters(column), *column.get_db_converters(connection)]
     if not converters:
         return None
-
-    def convert(value: Any) -> Any:
-        for step in converters:
-            value = step(value, column, connection)
-        return value
-
-    return convert
+    return lambda value: reduce(lambda found, step: step(found, column, connection), converters, value)
 
 
 def _instant_of(text: str) -> datetime | None:
     """Parse a text without a time zone as UTC; also accept other formats, as users' own SQL may write them."""
     try:
-        instant = datetime.fromisoformat(f"{text}+00:00")  # ten times as fast as adding the zone afterwards
+        return datetime.fromisoformat(f"{text}+00:00")  # ten times as fast as adding the zone afterwards
     except ValueError:
-        instant = parse_datetime(str(text))  # type: ignore[assignment]
+        instant = parse_datetime(str(text))
     return instant if instant is None or instant.tzinfo is not None else instant.replace(tzinfo=UTC)
 
 
@@ -137,8 +131,8 @@ def _naive_utc(connection: BaseDatabaseWrapper) -> bool:
     return connection.vendor == "sqlite" and connection.timezone in (None, UTC)
 
 
-def _instants_in_c(connection: BaseDatabaseWrapper) -> bool:
-    """Return True if the driver can parse instants in C. In Python, that takes 3/4 of reading a row."""
+def _has_psycopg(connection: BaseDatabaseWrapper) -> bool:
+    """Return True if the driver is psycopg 3, which parses instants in C. In Python, that takes 3/4 of a read."""
     return getattr(getattr(connection, "Database", None), "__name__", "") == "psycopg"
 
 
@@ -163,11 +157,7 @@ class Writer:
         self._records = f"(SELECT {values} FROM jsonb_array_elements(%s::jsonb) v) x({columns})"  # noqa: S608
 
     def insert(self, rows: Iterable[Sequence[Any]], *, over: Sequence[str] = ()) -> list[int]:
-        """Insert rows; return their primary keys. With `over`, overwrite these columns of rows that exist.
-
-        Raises:
-            DataError, IntegrityError: No row was inserted. On PostgreSQL, roll the transaction back.
-        """
+        """Insert rows, all or none; return their keys. With `over`, overwrite these columns of existing rows."""
         written, connection = [_converted(row, self._writing) for row in rows], connections[self._using]
         end = ", ".join(f"{name} = EXCLUDED.{name}" for name in map(connection.ops.quote_name, over))
         end = f" ON CONFLICT ({self._pk}) DO UPDATE SET {end}" if over else ""
@@ -176,23 +166,13 @@ class Writer:
                 sql = f"{self._into} SELECT * FROM {self._records}{end} RETURNING {self._pk}"  # noqa: S608
                 cursor.execute(sql, [_json(written)])
                 return [key for (key,) in cursor.fetchall()]
-            if connection.vendor == "sqlite":  # one writer at a time: the keys are consecutive
-                cursor.executemany(f"{self._one}{end}", written)
-                cursor.execute("SELECT last_insert_rowid()")
-                last = cursor.fetchone()[0]
-                return list(range(last - len(written) + 1, last + 1))
-            keys = []
-            for row in written:
-                cursor.execute(self._one, row)
-                keys.append(cursor.lastrowid)
-        return keys
+            cursor.executemany(f"{self._one}{end}", written)
+            cursor.execute("SELECT last_insert_rowid()")
+            last = cursor.fetchone()[0]  # SQLite has one writer at a time: the keys are consecutive
+            return list(range(last - len(written) + 1, last + 1))
 
     def insert_one(self, row: Sequence[Any], *, unless_there: str = "") -> int:
-        """Insert a row; return its primary key, or 0 if another row has its value of the column `unless_there`.
-
-        Raises:
-            DataError, IntegrityError: The row was not inserted.
-        """
+        """Insert a row; return its primary key, or 0 if another row has its value of the column `unless_there`."""
         connection, sql = connections[self._using], self._one
         if unless_there:
             sql += f" ON CONFLICT ({connection.ops.quote_name(unless_there)}) DO NOTHING"
@@ -226,7 +206,7 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _element(at: int, field: Any, connection: BaseDatabaseWrapper) -> str:
-    """Return the SQL of a value in a JSON row. The cast omits the length, which would truncate silently."""
+    """Return PostgreSQL's SQL of a value in a JSON row. The cast omits the length, which would truncate silently."""
     if isinstance(field, JSONField):
         return f"NULLIF(v->{at}, 'null')"
     return f"(v->>{at})::{field.rel_db_type(connection).partition('(')[0]}"
@@ -255,29 +235,15 @@ def _text_of(instant: datetime) -> str:
     return datetime.combine(instant, instant.time()).isoformat(" ")  # three times as fast as removing the zone
 
 
-@cache
-def reader(model: type[Model], key: str, names: tuple[str, ...], using: str, *, lock: bool = False) -> Reader:
-    """Return the cached `Reader` for these arguments."""
-    return Reader(model, key, names, using, lock=lock)
-
-
-@cache
-def writer(model: type[Model], names: tuple[str, ...], using: str) -> Writer:
-    """Return the cached `Writer` for these arguments."""
-    return Writer(model, names, using)
-
-
+#: Return the only `Reader` or `Writer` with these arguments.
+reader, writer = cache(Reader), cache(Writer)
 #: Maximum wait for a lock on PostgreSQL, in ms. See `locks.py`, Note [Nobody's row is waited for].
 LOCK_MS = 500
 
 
 @contextmanager
 def writing(using: str) -> Iterator[None]:
-    """Begin a transaction that waits at most LOCK_MS for a lock; a nested one keeps the limit of the outer one.
-
-    Raises:
-        OperationalError: Another transaction holds a lock that cannot be skipped.
-    """
+    """Begin a transaction that waits at most LOCK_MS for a lock, then raises an OperationalError."""
     outermost = not connections[using].in_atomic_block
     with transaction.atomic(using=using):
         if outermost and connections[using].vendor == "postgresql":
@@ -298,7 +264,7 @@ def check_tables() -> None:
         raise MissingTables(f"The database {using!r} has no tables of django_delayq. Run: manage.py migrate")
 
 
-#: Minimum `timeout` of SQLite, in seconds. With a shorter one, writes fail while workers are busy.
+#: Minimum `timeout` of SQLite, in seconds.
 LEAST_TIMEOUT_SECONDS = 10
 WANTED = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL;"}
 _WAL = re.compile(r"journal_mode\s*[=(]\s*['\"]?wal", re.IGNORECASE)
@@ -306,7 +272,7 @@ _WAL = re.compile(r"journal_mode\s*[=(]\s*['\"]?wal", re.IGNORECASE)
 
 def lacking(connection: BaseDatabaseWrapper) -> list[str]:
     """Return what the OPTIONS of this database lack; an empty list if it is not an SQLite file."""
-    name, options = str(connection.settings_dict["NAME"]), _options(connection)
+    name, options = str(connection.settings_dict["NAME"]), connection.settings_dict.get("OPTIONS") or {}
     if connection.vendor != "sqlite" or ":memory:" in name or "mode=memory" in name:
         return []
     found = []
@@ -324,16 +290,9 @@ def prepare(connection: BaseDatabaseWrapper) -> list[str]:
     """Set missing OPTIONS in this process, at its start; return what was missing. The file keeps the WAL mode."""
     found = lacking(connection)
     if found:
-        options = _options(connection)
-        for name, value in WANTED.items():
-            options.setdefault(name, value)
+        connection.settings_dict["OPTIONS"] = WANTED | (connection.settings_dict.get("OPTIONS") or {})
         connection.close()
     return found
-
-
-def _options(connection: BaseDatabaseWrapper) -> dict[str, Any]:
-    options: dict[str, Any] = connection.settings_dict.setdefault("OPTIONS", {})
-    return options
 
 
 def _is_wal(name: str) -> bool:

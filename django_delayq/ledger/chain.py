@@ -1,4 +1,6 @@
-"""Computes the next due point of a schedule from its definition and state. Reads no clock and no server.
+"""Computes the next due point of a schedule from its definition and state, and advances the state by an outcome.
+
+Reads no clock and no server, writes nothing.
 
 Note [First missing point]
 A schedule's chain continues at its first missing point: the oldest open row of the chain, else the first point after
@@ -9,11 +11,12 @@ and never before the last edit, so an edit creates no due point in the past.
 from datetime import datetime
 
 from ..exceptions import InvalidRecurrence
-from ..models import Origin, Schedule, ScheduleState
+from ..models import Condition, Origin, Schedule, ScheduleState, Status
+from ..models.run import OPEN
 from ..recurrence import from_ms, to_ms, wake_at
 from ..recurrence.point import micros
 from ..recurrence.policy import MISSED, OVERLAP
-from .rows import AnyRun, AnySchedule, AnyState
+from .rows import AnyRun, AnySchedule, AnyState, RunRow, ScheduleRow, StateRow
 
 
 def member_of(schedule_pk: int) -> str:
@@ -76,15 +79,60 @@ def left_undecided(schedule: AnySchedule, state: AnyState) -> datetime | None:
     return due if state.last_due_at is None or due > state.last_due_at else None
 
 
-def exhausted_reason(schedule: AnySchedule, state: AnyState) -> str:
-    """Return the reason why there is no further point."""
-    if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
-        return f"It has run {state.run_count} times, as often as it was asked to."
-    if schedule.kind == Schedule.Kind.ONCE:
-        return "The one-off time has passed."
-    return "There is no due point left before its end."
-
-
 def wake_of(schedule: AnySchedule, point: datetime) -> datetime:
     """Return when a point is to be claimed, with its jitter."""
     return wake_at(point, schedule.jitter, schedule.name)
+
+
+def advance(state: StateRow, run: RunRow) -> bool:
+    """Update a state, in memory, with one row; return whether it decides points of the chain.
+
+    An outcome does, and so does the hand-over of an overlapping run, whose later outcome does not.
+    """
+    handed_over = run.apart and run.origin == Origin.DUE and run.status == Status.QUEUED
+    is_final = run.status not in OPEN
+    decides = handed_over or (is_final and not run.apart)
+    if decides:
+        last = run.last_due_at or run.due_at
+        state.last_due_at = last if state.last_due_at is None else max(state.last_due_at, last)
+        state.run_count += run.apart  # handed over; its end does not count again
+    if not is_final:
+        return decides
+    lag = run.lag
+    state.last_status, state.last_outcome_at, state.last_lag_ms = run.status, run.finished_at, None
+    if run.status == Status.SKIPPED or run.started_at is None or run.claimed_at is None:
+        return decides
+    state.last_lag_ms = None if lag is None else int(lag.total_seconds() * 1000)
+    state.failing_streak = 0 if run.status == Status.SUCCEEDED else state.failing_streak + 1
+    if run.origin == Origin.DUE:
+        state.run_count += not run.apart
+        finished = run.finished_at or run.started_at
+        unbroken = state.last_finished_at is not None and run.due_at <= state.last_finished_at
+        if not unbroken or state.busy_from is None:
+            state.busy_from = run.claimed_at
+        state.last_finished_at = finished if state.last_finished_at is None else max(state.last_finished_at, finished)
+    return decides
+
+
+def settle_state(schedule: ScheduleRow, state: StateRow) -> datetime | None:
+    """Set a state's next point, or the reason why there is none, in memory; return the point.
+
+    The condition and reason of a disabled schedule stay unchanged.
+    """
+    state.next_due_at = None
+    if not schedule.enabled:
+        return None
+    try:
+        state.next_due_at = point = next_point(schedule, state)
+    except InvalidRecurrence as error:
+        state.condition, state.condition_reason = Condition.PARKED, str(error)[:500]
+        return None
+    state.condition, state.condition_reason = Condition.ACTIVE, ""
+    if point is None:
+        state.condition = Condition.EXHAUSTED
+        state.condition_reason = "There is no due point left before its end."
+        if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
+            state.condition_reason = f"It has run {state.run_count} times, as often as it was asked to."
+        elif schedule.kind == Schedule.Kind.ONCE:
+            state.condition_reason = "The one-off time has passed."
+    return point

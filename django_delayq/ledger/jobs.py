@@ -25,7 +25,7 @@ from ..models import Origin, Output, Run, Status
 from ..models.primary import locked
 from ..recurrence.point import utcnow
 from .bulk import database, writer
-from .rows import Outcome, RunRow, Won, keep_former
+from .rows import Outcome, RunRow, keep_former
 
 #: Columns that `enqueue()` writes; the others keep their defaults.
 NEW_JOB = (
@@ -144,10 +144,10 @@ def find_expired(limit: int) -> list[int]:
 _AFTER: dict[str, str] = {Status.SUCCEEDED: "on_success", Status.FAILED: "on_failure", Status.LOST: "on_failure"}
 
 
-def call_back(outcomes: Sequence[Outcome], written: Sequence[Won]) -> None:
-    """Insert the callbacks of the runs that were won, in the transaction of their outcomes, and set `callback`."""
-    for outcome, got in zip(outcomes, written, strict=True):
-        outcome.callback = _after(outcome) if got is Won.YES else None
+def call_back(outcomes: Sequence[Outcome]) -> None:
+    """Insert the callbacks of outcomes that were written, in their transaction; set their `callback`."""
+    for outcome in outcomes:
+        outcome.callback = _after(outcome)
     rows = [outcome.callback for outcome in outcomes if outcome.callback is not None]
     if rows:
         add_jobs(rows)

@@ -12,7 +12,7 @@ from django.db.models.expressions import RawSQL
 
 from ..calls.registry import current_name
 from ..index.keys import grouped
-from ..models import Control, Origin, Run, Schedule, ScheduleState, Status
+from ..models import Control, Run, Schedule, ScheduleState, Status
 from .bulk import database, reader
 from .rows import RunRow, ScheduleRow, StateRow
 
@@ -94,26 +94,9 @@ def load_oldest_open(pks: Collection[int]) -> dict[int, datetime]:
     return dict(sorted(((pk, due) for pk, due in rows), key=lambda row: row[1], reverse=True))
 
 
-def load_queued(points: Collection[tuple[int, datetime]]) -> list[RunRow]:
-    """Return unstarted rows outside chains of these (schedule, due_at), perhaps also of other combinations of both."""
-    pks, dues = zip(*points, strict=True)
-    rows = Run._base_manager.using(database()).filter(schedule_id__in=pks, due_at__in=dues, origin=Origin.DUE)
-    return list(load_runs(rows.filter(apart=True, status=Status.QUEUED).values_list("pk", flat=True)).values())
-
-
 def load_runs(pks: Collection[int]) -> dict[int, RunRow]:
     """Return runs by primary key."""
     return {row.pk: row for row in _runs("id", pks)}
-
-
-def find(run: RunRow) -> RunRow | None:
-    """Return the current row of a run; for a due point without one, the row that was written since, if any."""
-    if run.pk:
-        return load_runs([run.pk]).get(run.pk)
-    rows = Run._base_manager.using(database())
-    key = {"schedule_id": run.schedule_id, "origin": run.origin, "due_at": run.due_at}
-    pk = rows.filter(**key).values_list("pk", flat=True).first()
-    return None if pk is None else load_runs([pk]).get(pk)
 
 
 def load_abandoned() -> list[RunRow]:

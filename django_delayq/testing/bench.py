@@ -28,7 +28,7 @@ from ..exceptions import BrokerError, TaskTimeout
 from ..index import Shard
 from ..worker.calling import execute, give_up
 from ..worker.dispatch import Controls, Dispatcher
-from ..worker.held import Held, LeaseKeeper
+from ..worker.held import Lease, LeaseKeeper
 from ..worker.recorder import Recorder
 from ..worker.slots import Slots
 from ..worker.timeouts import Timeouts
@@ -47,9 +47,9 @@ class Inbox(Slots):
 
     def __init__(self) -> None:
         super().__init__(0, lambda held: True, lambda held: None)
-        self.submitted: deque[Held] = deque()
+        self.submitted: deque[Lease] = deque()
 
-    def submit(self, items: Sequence[Held]) -> None:
+    def submit(self, items: Sequence[Lease]) -> None:
         self.submitted.extend(items)
 
     @property
@@ -76,13 +76,13 @@ class FrozenTimeouts(Timeouts):
         #: By path of the task.
         self.durations: dict[str, timedelta] = {}
 
-    def duration_of(self, held: Held) -> timedelta:
+    def duration_of(self, held: Lease) -> timedelta:
         if held.task is None or held.outcome.call.backend:  # a task that is handed over takes no time here
             return timedelta(0)
         return self.durations.get(held.task.module_path, timedelta(0))
 
     def run(
-        self, call: Callable[[], Any], held: Held, seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
+        self, call: Callable[[], Any], held: Lease, seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
     ) -> tuple[Any, BaseException | None]:
         duration = self.duration_of(held)
         if duration.total_seconds() > seconds:
@@ -100,7 +100,7 @@ class Bench:
     def __init__(self, clock: FrozenClock) -> None:
         self.clock, self.index = clock, MemoryIndex()
         config = self.index.config
-        self._given_up: queue.SimpleQueue[Held] = queue.SimpleQueue()
+        self._given_up: queue.SimpleQueue[Lease] = queue.SimpleQueue()
         # The connections belong to the test and its transaction, so `forget` does not close them.
         self.timeouts = FrozenTimeouts(
             clock,
@@ -117,7 +117,7 @@ class Bench:
         self.recorder = Recorder(self.trip, keeper, trouble, timers)
         self.dispatcher = Dispatcher(self.recorder, self.inbox, Controls(config), max_reclaims=config.max_reclaims)
         #: Executions not ended by the frozen clock, soonest first: end in ms, sequence number, execution.
-        self.under_way: list[tuple[int, int, Held]] = []
+        self.under_way: list[tuple[int, int, Lease]] = []
         self._numbers = count()
 
     def next_ms(self) -> int | None:
@@ -132,7 +132,7 @@ class Bench:
         if self.under_way and self.under_way[0][0] <= now_ms:
             self._record([self.under_way.pop(0)[-1]])
         elif (first := self.index.first()) is not None and first[0] <= now_ms:
-            entries = self.trip.claim(first[1], 1, 0, FOREVER).entries
+            _, entries = self.trip.claim(first[1], 1, 0, FOREVER)
             self.dispatcher.keeper.add(entries)
             self.dispatcher.dispatch(entries)
             if not self.inbox.submitted:
@@ -140,7 +140,7 @@ class Bench:
             while self.inbox.submitted:
                 self._call(self.inbox.submitted.popleft())
 
-    def _call(self, held: Held) -> None:
+    def _call(self, held: Lease) -> None:
         began_ms = self.clock.now_ms
         if self.timeouts.duration_of(held):  # store that it runs, as a worker does after a second
             self.trip.show([held])
@@ -155,7 +155,7 @@ class Bench:
         self.under_way.sort()
         self.clock.set(began_ms)  # see Note [Timed executions overlap]
 
-    def _record(self, ended: Sequence[Held]) -> None:
+    def _record(self, ended: Sequence[Lease]) -> None:
         self.recorder.add(ended)
         self.recorder.flush()
         self.recorder.tell()

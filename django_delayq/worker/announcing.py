@@ -1,22 +1,24 @@
-"""Reports outcomes to the log, to the receivers of signals and to the counters. Writes nothing.
+"""Hooks of the trip: `begin` before a call, `end` after it, `announce` once its outcome is recorded.
+
+They send signals and pings, count and log. They write to no server, and none of them changes an outcome.
 
 Note [Django's contract for backends]
 Django documents for backends: `task_started` is sent before the call; `task_finished` after the last attempt and, if
 that failed, inside the exception's handler; a return value that is not JSON fails the task. Receivers of
-`task_finished` other than Django's own are called once the outcome is recorded.
+`task_finished` other than Django's own, which only logs, are called once the outcome is recorded, as are those of
+`run_finished`.
 """
 
 import logging
 from collections.abc import Callable
 from contextvars import copy_context
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal
 
 from .. import ledger
-from ..calls import Call, result_of, side_channels
+from ..calls import result_of, side_channels
 from ..calls.compat import AnyResult, AnyTask, TaskError, TaskResultStatus, task_finished, task_started
 from ..calls.context import EXECUTING
 from ..calls.handover import REASON as REASON_HANDED_OVER
@@ -29,41 +31,63 @@ from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
 from ..monitoring import pings
 from ..recurrence import to_ms
-from ..signals import run_finished, run_skipped
+from ..signals import run_finished, run_skipped, run_started
 from ..text import iso, redact_text
 
 if TYPE_CHECKING:
-    from .held import Held
+    from .held import Lease
+
+logger = logging.getLogger("django_delayq.worker")
+
+LEVELS: dict[str, int] = {Status.FAILED: logging.ERROR, Status.LOST: logging.ERROR, Status.RETRYING: logging.WARNING}
+#: Statuses that follow an execution.
+EXECUTED = frozenset(("succeeded", "failed", "retrying"))
+PINGS = Guard("A ping", BaseException)
+#: How a log line shows the fields of an outcome.
+_SHOWN = {
+    "last_due_at": "to {:.19}",
+    "points": "points {}",
+    "lag_ms": "lag {} ms",
+    "duration_ms": "took {:g} ms",
+    "attempt": "attempt {}",
+    "reason": "({})",
+    "backend": "backend {}",
+    "result_id": "result {}",
+}
 
 
-def vars_of(call: Any) -> dict[str, Any]:
-    """Return the arguments of a call, in the form that a row stores."""
-    return {"args": call.args, "kwargs": call.kwargs}
+def begin(held: "Lease", task: AnyTask) -> AnyResult | None:
+    """Announce an attempt that begins, and count it; return the result of a job, None for a due point."""
+    run, schedule = held.outcome.run, held.outcome.schedule
+    if schedule is None:
+        run.attempt += 1
+        result = running_job(held, task)
+        _send_to_jobs(task_started, "task_started", held, result)
+        return result
+    if run_started.has_listeners(Schedule):
+        send_signal(run_started, "run_started", run, schedule)
+    if schedule.ping_url:
+        ping(run, schedule, "/start")
+    run.attempt += 1
+    return None
 
 
-def begin_job(held: "Held", task: AnyTask) -> AnyResult:
-    """Send `task_started` for a new attempt; return its result."""
-    result, call = running_job(held, task), held.outcome.call
-    owner: Any = call.owner if isinstance(call, Call) else None
-    side_channels.send(task_started, "task_started", cut=BaseException, sender=type(owner), task_result=result)
-    return result
-
-
-def running_job(held: "Held", task: AnyTask) -> AnyResult:
+def running_job(held: "Lease", task: AnyTask) -> AnyResult:
     """Return the result of a job whose attempt has begun and has no outcome yet."""
-    run = held.outcome.run
-    result = result_of(task, run, vars_of(held.outcome.call), begun=True)
+    run, call = held.outcome.run, held.outcome.call
+    result = result_of(task, run, {"args": call.args, "kwargs": call.kwargs}, begun=True)
     object.__setattr__(result, "status", TaskResultStatus.RUNNING)
     return result
 
 
-def end_job(held: "Held", result: AnyResult) -> None:
-    """Prepare `task_finished` for after the record, in this context; send it now if only Django receives it.
-
-    Django's own receiver only logs. An attempt that will be retried sends nothing.
-    """
+def end(held: "Lease", result: AnyResult | None) -> None:
+    """Prepare the calls of receivers, for after the record; `result` is the one of a job. A retry has none."""
     run = held.outcome.run
     if run.status in OPEN:
+        return
+    if result is None:
+        if run_finished.has_listeners(Schedule):
+            held.after = lambda: None  # so that the thread waits for what `announce` returns
         return
     failed = run.status != Status.SUCCEEDED
     object.__setattr__(result, "status", TaskResultStatus.FAILED if failed else TaskResultStatus.SUCCESSFUL)
@@ -71,80 +95,54 @@ def end_job(held: "Held", result: AnyResult) -> None:
     object.__setattr__(result, "_return_value", run.result)
     if held.failure is not None:
         result.errors.append(TaskError(exception_class_path=held.failure.path, traceback=held.failure.text))
-    error = held.outcome.error
+    finish = partial(_send_finished, held, result, held.outcome.error)
     if len(task_finished.receivers) > 1:
-        held.after = partial(copy_context().run, _send_finished, held, result, error)
+        held.after = partial(copy_context().run, finish)
         return
     token = EXECUTING.set(held)  # adds its labels to the log record of Django's receiver, in any thread
     try:
-        _send_finished(held, result, error)
+        finish()
     finally:
         EXECUTING.reset(token)
 
 
-def _send_finished(held: "Held", result: Any, error: BaseException | None) -> None:
-    call = held.outcome.call
-    values = {"sender": type(call.owner) if isinstance(call, Call) else None, "task_result": result}
+def _send_finished(held: "Lease", result: AnyResult, error: BaseException | None) -> None:
+    send = partial(_send_to_jobs, task_finished, "task_finished", held, result)
     if error is None:
-        side_channels.send(task_finished, "task_finished", cut=BaseException, **values)
+        send()
         return
     try:
         raise error  # Django's receiver logs the exception that is being handled
     except BaseException:
-        side_channels.send(task_finished, "task_finished", cut=BaseException, **values)
+        send()
 
 
-def close_job(held: "Held") -> None:
-    """Release the unique key of a job that ended and set its expiry. Does nothing for a schedule's run."""
-    run, call = held.outcome.run, held.outcome.job
-    if call is None or run.finished_at is None:
-        return
-    settings = call.owner.settings
-    kept = settings.result_ttl if run.status == Status.SUCCEEDED else settings.failure_ttl
-    run.unique_key, run.expires_at = None, run.finished_at + timedelta(seconds=kept)
+def _send_to_jobs(signal: Signal, name: str, held: "Lease", result: AnyResult) -> None:
+    call: Any = held.outcome.job
+    side_channels.send(signal, name, cut=BaseException, sender=type(call.owner), task_result=result)
 
 
-logger = logging.getLogger("django_delayq.worker")
-
-LEVELS: dict[str, int] = {
-    Status.FAILED: logging.ERROR,
-    Status.LOST: logging.ERROR,
-    Status.RETRYING: logging.WARNING,
-}
-
-
-#: Statuses that follow an execution.
-EXECUTED = frozenset(("succeeded", "failed", "retrying"))
-
-
-#: A failed ping does not change the outcome.
-PINGS = Guard("A ping", BaseException)
-
-
-def announce(outcome: Outcome, counted: Counts) -> Callable[[], None]:
-    """Count, log and ping a recorded row; return the call of its signal's receivers, to be made later."""
-    run = outcome.run
+def announce(outcome: Outcome, counted: Counts) -> Callable[[], None] | None:
+    """Count, log and ping a recorded row; return the call of its signal's receivers, to be made later, if any."""
+    run, schedule = outcome.run, outcome.schedule
     if run.status == Status.QUEUED:
-        return nothing
+        return None
     try:
         _count(outcome, counted)
-        if outcome.schedule is not None or run.status in (Status.RETRYING, Status.LOST):  # Django logs ends of jobs
+        is_logged = schedule is not None or run.status in (Status.RETRYING, Status.LOST)  # Django logs ends of jobs
+        if is_logged and logger.isEnabledFor(LEVELS.get(run.status, logging.INFO)):
             log_run(outcome)
     except BaseException as error:  # the outcome is recorded already
         side_channels.note_failure("Telling what became of a due point", error)
-    if outcome.schedule is None:
-        return nothing
+    if schedule is None or run.status in OPEN:
+        return None
+    signal, name = run_finished, "run_finished"
     if run.status == Status.SKIPPED:
-        return partial(send_signal, run_skipped, "run_skipped", run, outcome.schedule)
-    if run.status in OPEN:
-        return nothing
-    good = run.status == Status.SUCCEEDED
-    ping(run, outcome.schedule, "" if good else "/fail", "" if good else f"{run.reason}\n\n{run.error}")
-    return partial(send_signal, run_finished, "run_finished", run, outcome.schedule)
-
-
-def nothing() -> None:
-    """Call no receiver."""
+        signal, name = run_skipped, "run_skipped"
+    elif schedule.ping_url:
+        good = run.status == Status.SUCCEEDED
+        ping(run, schedule, "" if good else "/fail", "" if good else f"{run.reason}\n\n{run.error}")
+    return partial(send_signal, signal, name, run, schedule) if signal.has_listeners(Schedule) else None
 
 
 def _count(outcome: Outcome, counted: Counts) -> None:
@@ -168,48 +166,36 @@ def _count(outcome: Outcome, counted: Counts) -> None:
 
 
 def send_signal(signal: Signal, name: str, run: RunRow, schedule: ScheduleRow) -> None:
-    """Send a public signal of runs; model instances are created only if it has receivers."""
-    if signal.has_listeners(Schedule):
-        values = {"run": ledger.as_run(run), "schedule": ledger.as_schedule(schedule)}
-        side_channels.send(signal, name, cut=BaseException, sender=Schedule, **values)
+    """Send a public signal of runs, with instances of the models."""
+    values = {"run": ledger.as_run(run), "schedule": ledger.as_schedule(schedule)}
+    side_channels.send(signal, name, cut=BaseException, sender=Schedule, **values)
 
 
 def ping(run: RunRow, schedule: ScheduleRow, what: str, body: str = "") -> None:
     """Ping the schedule's URL, but not for a backfill, which does not show the schedule's current state."""
-    if schedule.ping_url and run.origin != Origin.BACKFILL:
+    if run.origin != Origin.BACKFILL:
         with PINGS:
             pings.ping(schedule.ping_url, what, idempotency_key(run), body)
 
 
 def log_run(outcome: Outcome) -> None:
-    """Log an outcome, with its exception if it failed.
+    """Log an outcome, a failed one with its exception and its text without secrets, for all formatters.
 
-    The message is the same for all points of a schedule with the same outcome, so that tools can group them.
+    The message is the same for all points of a schedule with the same outcome, so that tools can group them. A handler
+    that formats the exception itself, such as Sentry's, gets the task's original message. The record has no caller's
+    location: finding it takes a fifth of the time.
     """
-    run = outcome.run
-    level = LEVELS.get(run.status, logging.INFO)
-    if not logger.isEnabledFor(level):
-        return
+    run, error, level = outcome.run, outcome.error, LEVELS.get(outcome.run.status, logging.INFO)
     event = run_event(run) | (outcome.trace or {})
-    message = f"{event['event']:<9} {run.title}".replace("%", "%%").replace("\n", " ")
-    extra = {"delayq": event, **labels_of(run)}
-    log_ended(level, f"{message}  %s", (_line(event),), extra, outcome.error, run.error)
-
-
-def log_ended(
-    level: int, message: str, args: tuple[Any, ...], extra: dict[str, Any], error: BaseException | None = None,
-    text: str = "",
-) -> None:  # fmt: skip
-    """Log an outcome; a failed one with its exception and with `text`, without secrets, for all formatters.
-
-    A handler that formats the exception itself, such as Sentry's, gets the task's original message. The record has no
-    caller's location: finding it takes a fifth of the time.
-    """
-    if not logger.isEnabledFor(level):
-        return
+    message = f"{event['event']:<9} {run.title}".replace("%", "%%").replace("\n", " ") + "  %s"
+    parts = [f"due {event['due_at']:.19}"]
+    parts += [event["origin"]] if run.origin not in (Origin.DUE, Origin.JOB) else []
+    parts += [text.format(event[name]) for name, text in _SHOWN.items() if name in event]
     info = None if error is None else (type(error), error, error.__traceback__)
-    record = logger.makeRecord(logger.name, level, __file__, 0, message, args, info, extra=extra)
-    record.exc_text = text.rstrip("\n") or None
+    extra = {"delayq": event, **labels_of(run)}
+    line = "  ".join(parts).replace("\n", " ")
+    record = logger.makeRecord(logger.name, level, __file__, 0, message, (line,), info, extra=extra)
+    record.exc_text = run.error.rstrip("\n") or None
     logger.handle(record)
 
 
@@ -219,7 +205,7 @@ def idempotency_key(run: AnyRun) -> str:
 
 
 def labels_of(run: RunRow) -> dict[str, str | int]:
-    """See `Held.labels`."""
+    """Return the fields that identify an execution in log records and traces: task, queue, attempt, run or job."""
     key = idempotency_key(run)
     if run.is_job:
         return {"task": run.task, "queue": run.queue, "job": key, "attempt": run.attempt}
@@ -228,6 +214,7 @@ def labels_of(run: RunRow) -> dict[str, str | int]:
 
 def run_event(run: RunRow) -> dict[str, Any]:
     """Return an outcome as flat JSON values; times in ISO 8601 UTC, durations in ms."""
+    lag, ran = run.lag, run.duration
     event: dict[str, Any] = {
         "event": str(run.status),
         **({"job": run.result_id} if run.is_job else {"schedule": run.schedule_name}),
@@ -235,43 +222,14 @@ def run_event(run: RunRow) -> dict[str, Any]:
         "queue": run.queue,
         "origin": str(run.origin),
         "due_at": iso(run.due_at),
+        "lag_ms": None if lag is None else round(lag.total_seconds() * 1000),
+        "duration_ms": None if ran is None else round(ran.total_seconds() * 1000, 1),
+        "attempt": run.attempt if run.attempt > 1 or run.status == Status.RETRYING else None,
+        "points": None if run.points == 1 else run.points,
+        "last_due_at": None if run.last_due_at is None else iso(run.last_due_at),
+        "reason": redact_text(run.reason) or None,
+        "traceback": redact_text(run.error) or None,
     }
-    lag, ran = run.lag, run.duration
-    if lag is not None:
-        event["lag_ms"] = round(lag.total_seconds() * 1000)
-    if ran is not None:
-        event["duration_ms"] = round(ran.total_seconds() * 1000, 1)
-    if run.attempt > 1 or run.status == Status.RETRYING:
-        event["attempt"] = run.attempt
-    if run.points != 1:
-        event["points"] = run.points
-    if run.last_due_at is not None:
-        event["last_due_at"] = iso(run.last_due_at)
-    if run.reason:
-        event["reason"] = redact_text(run.reason)
     if run.reason == REASON_HANDED_OVER and isinstance(run.result, dict):
-        event["backend"], event["result_id"] = run.result.get("backend"), run.result.get("result_id")
-    if run.error:
-        event["traceback"] = redact_text(run.error)
-    return event
-
-
-def _line(event: dict[str, Any]) -> str:
-    parts = [f"due {event['due_at'][:19].replace('T', ' ')}"]
-    if "last_due_at" in event:
-        parts.append(f"to {event['last_due_at'][:19].replace('T', ' ')}")
-    if "points" in event:
-        parts.append(f"points {event['points'] or 'not known'}")
-    if event["origin"] not in ("due", "job"):
-        parts.append(event["origin"])
-    if "lag_ms" in event:
-        parts.append(f"lag {event['lag_ms']} ms")
-    if "duration_ms" in event:
-        parts.append(f"took {event['duration_ms']:g} ms")
-    if "attempt" in event:
-        parts.append(f"attempt {event['attempt']}")
-    if "backend" in event:
-        parts.append(f"handed over to {event['backend']} as {event['result_id']}")
-    elif "reason" in event:
-        parts.append(f"({event['reason']})")
-    return "  ".join(parts).replace("\n", " ")
+        event |= {name: run.result.get(name) for name in ("backend", "result_id")}
+    return {name: value for name, value in event.items() if value is not None}

@@ -1,20 +1,18 @@
 """Calls the task of an entry, or hands it over, and fills in the outcome. Writes nothing to the database or Redis.
 
 Note [Accepted]
-A point is recorded as succeeded, and settled, once the backend's `enqueue` has returned; for the schedule's overlap,
-`every_from = finish` and `max_runs` it has ended then. A result that has already failed was not accepted: Django's
-ImmediateBackend, which executes within `enqueue`, thus fails with the task. A process that dies between `enqueue` and
-the ledger leaves a task in the other queue but no outcome, and the point is handed over again. The reverse sequence
-would lose the point.
+A point is recorded as succeeded once the backend's `enqueue` has returned. A result that has already failed was not
+accepted: Django's ImmediateBackend, which executes within `enqueue`, thus fails with the task. After a crash between
+`enqueue` and the ledger the point is handed over again; the reverse sequence would lose it.
 
 Note [Attempts are counted in the row]
-Rule R5. The row counts an attempt when it ends; the number that Redis keeps only says that the point waits for a retry,
-so a loss of Redis grants no new attempts. A take-over after a crash is not an attempt: `isolation.py`, Note [Alone].
+Rule R5. The number that Redis keeps only says that the point waits for a retry. A take-over after a crash is not an
+attempt: `isolation.py`, Note [Alone].
 
 Note [Results are read once]
-Reading a returned value or an exception runs code of the task: `items()`, `__str__` or `__class__` may raise anything,
-and another thread may change the value concurrently. An error outside the task's call would lead to a second execution.
-So values are read only here, once, right after the call; other code gets plain texts and copies in JSON types.
+Reading a returned value or an exception runs code of the task, which may raise anything, and another thread may change
+the value. An error outside the task's call would lead to a second execution. So values are read only here, once, right
+after the call; other code gets plain texts and copies in JSON types.
 """
 
 import asyncio
@@ -51,12 +49,12 @@ from ..exceptions import (
 )
 from ..ledger import as_schedule
 from ..ledger.rows import ScheduleRow
-from ..models import Schedule, Status
+from ..models import Status
 from ..models.run import OPEN
-from ..signals import run_finished, run_started
 from ..text import redact_text, secret_texts
-from .announcing import begin_job, close_job, end_job, idempotency_key, nothing, ping, running_job, send_signal
-from .held import Held, backoff_ms
+from . import announcing
+from .announcing import idempotency_key, running_job
+from .held import Lease, backoff_ms
 from .processes import isolated
 from .processes.isolated import remote_traceback, said_or
 from .processes.process import end_as_child
@@ -65,53 +63,48 @@ from .timeouts import Timeouts
 logger = logging.getLogger("django_delayq.worker")
 
 
-class Ended(NamedTuple):
-    """What a call returned, or what ended it."""
-
-    value: Any
-    error: BaseException | None
+#: What a call returned, and the error that ended it.
+Ended = tuple[Any, BaseException | None]
 
 
 def perform(
-    held: Held, timeouts: Timeouts, call: Callable[[], Any], *, interrupt: bool = True, spare_seconds: float = 0.0
+    held: Lease, timeouts: Timeouts, call: Callable[[], Any], *, interrupt: bool = True, spare_seconds: float = 0.0
 ) -> Ended | None:
     """Call a function and end it in time: by an exception in this thread, or, without `interrupt`, by its own means.
 
-    `spare_seconds` are added to the hard timeout of a call that has a hard timeout of its own. Never raises: any
-    `BaseException` (a task that calls `sys.exit`) ends the call too. Returns None if the call ended after its hard
-    timeout, when its outcome was already reported.
+    `spare_seconds` are added to its hard timeout. Never raises: any `BaseException` ends the call too. Returns None if
+    the call ended after its hard timeout, when its outcome was already reported.
     """
     held.executed = True
     began, process = time.perf_counter(), os.getpid()
-    held.output = capture.new_output()
+    held.output = capture.Output(capture.most) if capture.most else None
     token = capture.current.set(held.output)
     limit = math.inf if held.limit is None else held.limit
-    value, error = timeouts.run(call, held, limit, interrupt=interrupt, spare_seconds=spare_seconds)
+    ended = timeouts.run(call, held, limit, interrupt=interrupt, spare_seconds=spare_seconds)
     capture.current.reset(token)
     if os.getpid() != process:
-        end_as_child(error)
+        end_as_child(ended[1])
     seconds = time.perf_counter() - began
     if held.conclude():
         held.seconds = seconds
-        return Ended(value, error)
+        return ended
     logger.warning("%s ended after %.1f s, when its outcome was recorded already.", held.title, seconds)
     timeouts.forget()
     return None
 
 
-def perform_task(held: Held, task: AnyTask, timeouts: Timeouts, /, *args: Any, **kwargs: Any) -> Ended | None:
+def perform_task(held: Lease, task: AnyTask, timeouts: Timeouts, /, *args: Any, **kwargs: Any) -> Ended | None:
     """Call `perform` with a task: an isolated one in its own process, an `async def` one in an event loop."""
     isolation = isolation_of(task)
     if isolation is not None and isolated.is_on():
         call = partial(isolated.call, held, isolation)
         return perform(held, timeouts, call, interrupt=False, spare_seconds=isolated.SPARE_SECONDS)
     if iscoroutinefunction(task.func):
-        call = partial(call_cancellable, held, task, *args, **kwargs)
-        return perform(held, timeouts, call, interrupt=False)
+        return perform(held, timeouts, partial(call_cancellable, held, task, *args, **kwargs), interrupt=False)
     return perform(held, timeouts, partial(task.call, *args, **kwargs))
 
 
-def call_cancellable(held: Held, task: AnyTask, /, *args: Any, **kwargs: Any) -> Any:
+def call_cancellable(held: Lease, task: AnyTask, /, *args: Any, **kwargs: Any) -> Any:
     """Call an `async def` task; its event loop cancels it at its timeout, or when a user stops it.
 
     Raises:
@@ -147,11 +140,6 @@ def _end_soon(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
         loop.call_soon_threadsafe(end)
 
 
-def hung(held: Held, where: str) -> str:
-    """Return the text that replaces a traceback if a task does not end."""
-    return f"Still running {held.seconds:.1f} s after its start. Where it was:\n{where}"
-
-
 MAX_ERROR_CHARS = 20_000
 MAX_TITLE_CHARS = 200
 
@@ -163,12 +151,13 @@ def take(value: Any, most: int) -> tuple[Any, BaseException | None]:
 
     A value above `most` bytes gives a `ResultTooLarge` error; the task that returned it has succeeded nevertheless.
     """
-    if value is None:
-        return None, None
     if type(value) is isolated.Taken:
         return value.value, value.error
     try:
-        text = _text_of(value)
+        try:
+            text = _dumps(value)  # in one call, so that no other thread changes the value in between
+        except TypeError:
+            text = _dumps(normalize_json(value))
         size = len(text.encode("utf-8", "surrogatepass"))
         if size > most:
             return None, ResultTooLarge(
@@ -180,40 +169,32 @@ def take(value: Any, most: int) -> tuple[Any, BaseException | None]:
         return None, error
 
 
-def take_or_fail(value: Any, most: int) -> tuple[Any, BaseException | None]:
-    """Call `take`; a value that the database cannot store fails the task, like a value that is not JSON."""
-    taken, error = take(value, most)
-    if error is None and isinstance(taken, str | list | dict) and (what := find_unstorable(_dumps(taken))):
-        return None, ValueError(f"The result contains {what}.")
-    return taken, error
+def take_result(value: Any, most: int, *, is_job: bool) -> tuple[Any, BaseException | None]:
+    """Call `take`, and check that the database can store the value.
 
-
-def take_or_note(value: Any, most: int) -> tuple[Any, BaseException | None]:
-    """Call `take`; a value that is not JSON, or cannot be stored, is replaced by a note and is not a failure."""
+    A value that is not JSON, or cannot be stored, is an error of a job; for a due point a note replaces it.
+    """
     taken, error = take(value, most)
+    if error is None and isinstance(taken, str | list | dict):
+        if not is_job:
+            try:
+                storable_json([[taken]])
+            except InvalidArguments as refused:
+                error = refused
+        elif what := find_unstorable(_dumps(taken)):
+            error = ValueError(f"The result contains {what}.")
     if error is None:
-        try:
-            storable_json([[taken]])
-            return taken, None
-        except InvalidArguments as refused:
-            said = str(refused).replace("arguments are", "result is").replace("arguments contain", "result contains")
-            return {"not stored": said}, None
-    if issubclass(type(error), ResultTooLarge):
+        return taken, None
+    kind = type(error)
+    if is_job or not issubclass(kind, ResultTooLarge | InvalidArguments | TypeError | ValueError | RecursionError):
+        return None, error
+    if issubclass(kind, ResultTooLarge):
         return {"not stored": str(error)}, None
-    if issubclass(type(error), TypeError | ValueError | RecursionError):
-        said = said_or(lambda: clean(redact_text(str(error))), "it does not say why")
-        return {"not stored": f"The result is not plain JSON: {said}"[:MAX_TITLE_CHARS]}, None
-    return None, error
+    said = said_or(lambda: clean(redact_text(str(error))).replace("The arguments", "it"), "it does not say why")
+    return {"not stored": f"The result is not plain JSON: {said}"[:MAX_TITLE_CHARS]}, None
 
 
-def _text_of(value: Any) -> str:
-    try:
-        return _dumps(value)  # in one call, so that no other thread changes the value in between
-    except TypeError:
-        return _dumps(normalize_json(value))
-
-
-class Told(NamedTuple):
+class Failure(NamedTuple):
     """A formatted error: the path of its class, a title and the traceback, without the secrets of the call.
 
     `error` is the exception to log, or a substitute if it cannot be formatted.
@@ -225,45 +206,28 @@ class Told(NamedTuple):
     error: BaseException
 
 
-def tell(error: BaseException, call: ScheduleRow | Call, *, timeout: float | None = None, trace: str = "") -> Told:
-    """Format an error that ended a call; `trace` replaces its traceback.
+def describe(error: BaseException, call: ScheduleRow | Call, trace: str = "") -> Failure:
+    """Format an error that ended a call; `trace` replaces its traceback. Every database can store the texts."""
 
-    `timeout` (seconds) appears in the title of our own timeout error. Every database can store the texts: they contain
-    no NUL and no lone surrogate.
-    """
-
-    def shown(make: Callable[[], str], otherwise: str) -> str:
+    def format_or(make: Callable[[], str], otherwise: str) -> str:
         return said_or(lambda: _storable(make(), call), otherwise)
 
     path = said_or(lambda: clean(f"{type(error).__module__}.{type(error).__qualname__}"), "an error without a name")
     name = path.removeprefix("builtins.")
-    title = shown(lambda: _title(name, error, timeout), name)[:MAX_TITLE_CHARS]
-    text = shown(lambda: trace or remote_traceback(error) or "".join(traceback.format_exception(error)), "")
+    title = format_or(lambda: f"{name}: {_reason_of(error, call)}", name)[:MAX_TITLE_CHARS]
+    text = format_or(lambda: trace or remote_traceback(error) or "".join(traceback.format_exception(error)), "")
     if not text:
-        error_of_ours = DelayQError(f"{path}, which cannot be formatted")
-        where = shown(lambda: "".join(traceback.format_tb(error.__traceback__)), "")
-        text, error = f"{where}{path}, which cannot be formatted.\n", error_of_ours
-    return Told(path, title, text[-MAX_ERROR_CHARS:], error)
+        where = format_or(lambda: "".join(traceback.format_tb(error.__traceback__)), "")
+        text, error = f"{where}{path}, which cannot be formatted.\n", DelayQError(f"{path}, which cannot be formatted")
+    return Failure(path, title, text[-MAX_ERROR_CHARS:], error)
 
 
-def _title(name: str, error: BaseException, timeout: float | None) -> str:
+def _reason_of(error: BaseException, call: ScheduleRow | Call) -> str:
     if issubclass(type(error), TaskCancelled) and not error.args:
-        return f"{name}: stopped by somebody"
-    if issubclass(type(error), TaskTimeout) and not error.args and timeout is not None:
-        return f"{name}: stopped after its timeout of {timeout:g} s"
-    return f"{name}: {error}"
-
-
-def output_of(output: capture.Output, call: ScheduleRow | Call) -> str:
-    """Return the end of the output captured so far, without the secrets of the call.
-
-    Output that a task still running writes later is not stored.
-    """
-    said = output.end()
-    if not said:
-        return ""
-    text = said_or(lambda: _storable(said, call), "")
-    return text.encode()[-conf.get_config().max_output_bytes :].decode(errors="ignore")
+        return "stopped by somebody"
+    if issubclass(type(error), TaskTimeout) and not error.args and call.timeout is not None:
+        return f"stopped after its timeout of {call.timeout.total_seconds():g} s"
+    return str(error)
 
 
 def _storable(text: str, call: ScheduleRow | Call) -> str:
@@ -281,27 +245,18 @@ REASON_HUNG = "timeout"
 REASON_CANCELLED = "cancelled"
 
 
-def execute(held: Held, timeouts: Timeouts, most_bytes: int) -> bool:
-    """Call the task and fill in its outcome: succeeded, failed, or retrying with `held.retry_after_ms`. Never raises.
+def execute(held: Lease, timeouts: Timeouts, most_bytes: int) -> bool:
+    """Call the task and fill in its outcome, in a slot's thread and a context of its own. Never raises.
 
-    Called in a slot's thread, in a context of its own. A result of more than `most_bytes` is not stored. Returns False
-    if the task ended after its hard timeout, when its outcome was already reported.
+    Returns False if the task ended after its hard timeout, when its outcome was already reported.
     """
-    outcome, run, task = held.outcome, held.outcome.run, held.task
+    outcome, run, task, call = held.outcome, held.outcome.run, held.task, held.outcome.call
     assert task is not None  # noqa: S101 - it is executed
     EXECUTING.set(held)
-    run.started_at = datetime.now(UTC)
-    run.worker = held.worker
+    run.started_at, run.worker = datetime.now(UTC), held.worker
     if held.span is not None:
         outcome.trace = tracing.ids(held.span)
-    result = None
-    if outcome.schedule is not None:
-        send_signal(run_started, "run_started", run, outcome.schedule)
-        ping(run, outcome.schedule, "/start")
-    run.attempt += 1
-    if outcome.schedule is None:
-        result = begin_job(held, task)
-    call = outcome.call
+    result = announcing.begin(held, task)
     try:
         if call.backend:
             ended = perform(held, timeouts, partial(hand_over, task, call))
@@ -313,53 +268,57 @@ def execute(held: Held, timeouts: Timeouts, most_bytes: int) -> bool:
         ended = perform(held, timeouts, partial(_refuse, refused))
     if ended is None:
         return False
-    error, too_large = ended.error, False  # a task that raises ResultTooLarge (another job's result) has failed
-    if error is None and ended.value is not None:
-        run.result, error = (take_or_fail if run.is_job else take_or_note)(ended.value, most_bytes)
-        too_large = run.is_job and issubclass(type(error), ResultTooLarge)
-    if too_large:
-        run.status, run.reason, run.error = Status.SUCCEEDED, TOO_LARGE, str(error)
-    elif error is None:
-        run.status, run.error = Status.SUCCEEDED, ""
-        run.reason = REASON_HANDED_OVER if call.backend else ""
+    value, error = ended
+    too_large = False  # a task that raises ResultTooLarge (another job's result) has failed
+    if error is None and value is not None:
+        run.result, error = take_result(value, most_bytes, is_job=run.is_job)
+        too_large = issubclass(type(error), ResultTooLarge)
+    if error is None or too_large:
+        run.status, run.error = Status.SUCCEEDED, "" if error is None else str(error)
+        run.reason = TOO_LARGE if too_large else REASON_HANDED_OVER if call.backend else ""
     else:
-        told = held.failure = _told(error, call)
-        run.error, run.reason = told.text, told.title
-        outcome.error = told.error
-        held.retry_after_ms = _after_failure(held, error)
-    _end(held)
-    if result is not None:
-        end_job(held, result)
-    elif run_finished.has_listeners(Schedule):
-        held.after = nothing  # until the outcome is recorded: see `Trip.record`
+        _fail(held, error)
+    _end(held, result)
     return True
 
 
-def give_up(held: Held, where: str) -> None:
+def give_up(held: Lease, where: str) -> None:
     """Fill in the outcome of a task that does not end, now at the stack `where`. Called after `conclude`."""
-    outcome, error = held.outcome, TaskTimeout() if held.stopped_by is None else TaskCancelled()
-    result = running_job(held, held.task) if outcome.schedule is None and held.task is not None else None
-    held.failure = _told(error, outcome.call, hung(held, where))
-    outcome.run.error, outcome.run.reason, outcome.error = held.failure.text, REASON_HUNG, error
-    held.retry_after_ms = _after_failure(held, error)
-    _end(held)
-    if result is not None:
-        end_job(held, result)
+    result = running_job(held, held.task) if held.outcome.schedule is None and held.task is not None else None
+    trace = f"Still running {held.seconds:.1f} s after its start. Where it was:\n{where}"
+    _fail(held, TaskTimeout() if held.stopped_by is None else TaskCancelled(), trace, reason=REASON_HUNG)
+    _end(held, result)
 
 
-def _end(held: Held) -> None:
-    run = held.outcome.run
-    run.finished_at = datetime.now(UTC)
-    held.outcome.output = "" if held.output is None else output_of(held.output, held.outcome.call)
-    if held.outcome.job is not None and run.status not in OPEN:
-        close_job(held)
+def _fail(held: Lease, error: BaseException, trace: str = "", *, reason: str = "") -> None:
+    """Fill in a failure; `reason` replaces its title. Decide whether another attempt follows."""
+    run, call = held.outcome.run, held.outcome.call
+    failure = held.failure = describe(error, call, trace)
+    run.error, run.reason, held.outcome.error = failure.text, reason or failure.title, failure.error
+    if held.stopped_by is not None:
+        run.reason = f"{REASON_CANCELLED} by {held.stopped_by}"[:200] if held.stopped_by else REASON_CANCELLED
+    final = issubclass(type(error), InvalidArguments | HandoverRefused) or held.stopped_by is not None
+    run.status = Status.FAILED if final or run.attempt >= call.max_attempts else Status.RETRYING
+    held.retry_after_ms = backoff_ms(call.backoff, run.attempt) if run.status == Status.RETRYING else None
+
+
+def _end(held: Lease, result: AnyResult | None) -> None:
+    """Fill in the end and the output captured so far; a task still running writes no more of it."""
+    outcome = held.outcome
+    outcome.run.finished_at = datetime.now(UTC)
+    if held.output is not None and (said := held.output.end()):
+        text = said_or(lambda: _storable(said, outcome.call), "")
+        outcome.output = text.encode()[-conf.get_config().max_output_bytes :].decode(errors="ignore")
+    if outcome.job is not None and outcome.run.status not in OPEN:
+        held.close_job()
+    announcing.end(held, result)
 
 
 def _refuse(error: InvalidArguments) -> None:
     raise error
 
 
-def context_of(held: Held, task: AnyTask, result: AnyResult | None) -> ExecutionContext:
+def context_of(held: Lease, task: AnyTask, result: AnyResult | None) -> ExecutionContext:
     """Return the context of an attempt that begins; `result` is the result of a job, None for a due point."""
     run, schedule = held.outcome.run, held.outcome.schedule
     key = idempotency_key(run)
@@ -367,19 +326,10 @@ def context_of(held: Held, task: AnyTask, result: AnyResult | None) -> Execution
         assert result is not None  # noqa: S101
         return JobContext(task_result=result, idempotency_key=key, _lease_lost=held.is_lost)
     result = TaskResult(
-        task=task,
-        id=key,
-        status=TaskResultStatus.RUNNING,
-        enqueued_at=run.due_at,
-        started_at=run.started_at,
-        finished_at=None,
-        last_attempted_at=run.started_at,
-        args=schedule.args,
-        kwargs=schedule.kwargs,
-        backend=task.backend,
-        errors=[],
-        worker_ids=[run.worker] * run.attempt,
-    )
+        task=task, id=key, status=TaskResultStatus.RUNNING, enqueued_at=run.due_at, started_at=run.started_at,
+        finished_at=None, last_attempted_at=run.started_at, args=schedule.args, kwargs=schedule.kwargs,
+        backend=task.backend, errors=[], worker_ids=[run.worker] * run.attempt,
+    )  # fmt: skip
     return RunContext(
         task_result=result,
         schedule=as_schedule(schedule),
@@ -389,31 +339,10 @@ def context_of(held: Held, task: AnyTask, result: AnyResult | None) -> Execution
     )
 
 
-def _told(error: BaseException, call: ScheduleRow | Call, trace: str = "") -> Told:
-    timeout = None if call.timeout is None else call.timeout.total_seconds()
-    return tell(error, call, timeout=timeout, trace=trace)
-
-
-def _after_failure(held: Held, error: BaseException) -> int | None:
-    run, call = held.outcome.run, held.outcome.call
-    if held.stopped_by is not None:
-        run.reason = f"{REASON_CANCELLED} by {held.stopped_by}"[:200] if held.stopped_by else REASON_CANCELLED
-    final = issubclass(type(error), InvalidArguments | HandoverRefused)
-    if final or held.stopped_by is not None or run.attempt >= call.max_attempts:
-        run.status = Status.FAILED
-        return None
-    run.status = Status.RETRYING
-    return backoff_ms(call.backoff, run.attempt)
-
-
-def hand_over(task: AnyTask, schedule: Any) -> dict[str, Any]:
+def hand_over(task: AnyTask, schedule: Any) -> dict[str, str | None]:
     """Enqueue the task on the schedule's backend; return its alias and the result id. See Note [Accepted].
 
-    Raises:
-        HandoverRefused: The backend is unknown or does not take the task; nothing was enqueued.
-        InvalidArguments: The arguments do not fit the task; nothing was enqueued.
-        HandoverFailed: The backend returned a failed result.
-        Exception: The backend raised it; the task may have been enqueued.
+    After HandoverRefused and InvalidArguments nothing was enqueued; after other exceptions it may have been.
     """
     check_call(task, schedule.args, schedule.kwargs)
     prepared = handover.prepare(task, schedule.backend, schedule.priority)

@@ -8,20 +8,19 @@ import logging
 import random
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from django.db import Error
 
-from ..calls import Call, tracing
+from ..calls import Call, side_channels, tracing
 from ..calls.capture import Output
 from ..calls.compat import AnyTask
-from ..calls.side_channels import send
 from ..exceptions import BrokerError
 from ..index import Entry, Settlement, Shard
 from ..index.keys import grouped
@@ -30,10 +29,10 @@ from ..ledger.rows import RunRow, ScheduleRow
 from ..models import Status
 from ..recurrence import Skip, from_ms, to_ms
 from ..signals import lease_lost
-from .announcing import close_job, labels_of
+from .announcing import labels_of
 
 if TYPE_CHECKING:
-    from .calling import Told
+    from .calling import Failure
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -46,26 +45,25 @@ MAX_BACKOFF = timedelta(hours=1)
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class Lease:
     """A member of a schedule's chain, or a row, under this worker's lease.
 
-    `lease` is the holder's name in Redis: fence, space, worker. After `deadline` (monotonic seconds) another worker may
-    have the lease.
+    `holder` is its value in Redis: fence, space, worker. After `deadline` (monotonic seconds) another worker may
+    have the lease. `point` is the due point stored in Redis; the epoch if Redis stores none.
     """
 
     shard: Shard
     member: str
-    lease: str
+    holder: str
     deadline: float
     entry: Entry
     fence: str
     worker: str
     claimed_at: datetime
-    #: The due point stored in Redis; the epoch if Redis stores none.
     point: datetime
-    #: True for a member of a schedule's chain, False for a run outside the chain.
+    #: False for a run outside a schedule's chain.
     in_chain: bool = True
-    #: The outcome, filled in step by step. Set when the entry is judged, if it will be executed or recorded.
+    #: Filled in step by step. Set when the entry is judged, if it will be executed or recorded.
     outcome: Outcome = None  # type: ignore[assignment]
     #: Outcomes recorded with this one: points left by an edit (rule R8), or skipped points (rule R9).
     beside: list[Outcome] = field(default_factory=list)
@@ -73,7 +71,7 @@ class Held:
     generation: int = 0
     #: The values of the row before this worker marked it as running; None if it wrote nothing.
     before: dict[str, Any] | None = None
-    #: Delay in ms until the next attempt, if the last attempt failed and another one is due.
+    #: Delay in ms until the next attempt, if another one is due.
     retry_after_ms: int | None = None
     settlement: Settlement | None = None
 
@@ -85,10 +83,16 @@ class Held:
     executed: bool = False
     seconds: float = 0.0
     output: Output | None = None
-    #: True if the task did not end after its hard timeout; its thread is lost to this process.
+    #: True if the task did not end after its hard timeout, so that its thread is lost.
     hung: bool = False
-    #: True once the lease is lost or the task was given up: another worker may execute the same entry.
+    #: True once the lease is lost or the task was given up.
     lost: bool = False
+    #: The user who stopped the task while it ran, '' if not known; None if it was not stopped.
+    stopped_by: str | None = None
+    interrupt: Callable[[], object] | None = None
+    failure: "Failure | None" = None
+    span: Any = None
+
     #: Monotonic second at which its row was first found locked, 0 for never; whether the log has reported it.
     locked_at: float = 0.0
     told: bool = False
@@ -96,55 +100,29 @@ class Held:
     taken: bool = False
     #: Number of rows of its sort taken before its first refusal; infinite if no row is at fault, None if not refused.
     refused: float | None = None
-    #: The user who stopped the task while it ran, '' if not known; None if it was not stopped.
-    stopped_by: str | None = None
-    interrupt: Callable[[], object] | None = None
-    #: The error that ended the last attempt, and the span of that attempt if traces are on.
-    failure: "Told | None" = None
-    span: Any = None
     #: Calls the receivers of the end signal, once the outcome is recorded. Never raises.
     after: Callable[[], None] | None = None
-    _record: threading.Event | None = None
+    #: Where the thread of the execution waits for that call; None if it does not wait.
+    awaited: Future[Callable[[], None] | None] | None = None
     _concluded: threading.Lock = field(default_factory=threading.Lock)  # never released: see `conclude`
-    _decided: threading.Lock = field(default_factory=threading.Lock)
 
     def conclude(self) -> bool:
         """Return True for the first caller only (thread-safe): that caller reports the outcome of this execution."""
         return self._concluded.acquire(blocking=False)
 
-    def expect_record(self) -> None:
-        """Prepare this thread to call `wait_for_record`, if there are receivers to call."""
-        if self.after is not None:
-            self._record = threading.Event()
-
-    @property
-    def is_awaited(self) -> bool:
-        return self._record is not None
-
-    def wait_for_record(self, seconds: float) -> bool:
-        """Wait for the record. Return True if this thread must call `after`, False if the loop will call it."""
-        if self._record is None:
-            return False
-        return self._record.wait(seconds) or not self._is_first()
-
-    def recorded(self) -> bool:
-        """Note that the outcome is recorded; return True if the caller must call `after` because no thread waits."""
-        if self.after is None:
-            return False
-        if self._record is None or not self._is_first():
-            return True
-        self._record.set()
-        return False
-
-    def _is_first(self) -> bool:
-        return self._decided.acquire(blocking=False)
+    def hand_over_receivers(self) -> Callable[[], None] | None:
+        """Pass `after` to the thread that waits for it; return it if no thread does."""
+        if self.awaited is None or not self.awaited.set_running_or_notify_cancel():
+            return self.after
+        self.awaited.set_result(self.after)
+        return None
 
     def lapsed(self) -> bool:
         """Return True if another worker may have the lease by now; nothing may be started under it."""
         return self.lost or time.monotonic() >= self.deadline
 
     def is_lost(self) -> bool:
-        """Return True if another worker may execute the same entry. Used by the contexts of tasks."""
+        """Return True if another worker may execute the same entry."""
         return self.lost
 
     @property
@@ -159,11 +137,6 @@ class Held:
         return outcome.run.is_job, outcome.run.status, outcome.seen is None, bool(outcome.output), bool(self.beside)
 
     @property
-    def stop_key(self) -> int:
-        """The primary key of its row, which identifies a request to stop it; 0 if it has no row."""
-        return self.outcome.run.pk if self.outcome else 0
-
-    @property
     def title(self) -> str:
         if not self.outcome:
             return self.member
@@ -172,19 +145,8 @@ class Held:
 
     @property
     def labels(self) -> dict[str, str | int]:
-        """The fields that identify its execution in log records and traces: task, queue, attempt, run or job."""
+        """See `announcing.labels_of`."""
         return labels_of(self.outcome.run)
-
-    @property
-    def waited(self) -> tuple[datetime | None, float | None]:
-        """The due time, and the seconds from then to the start; None if that is not meaningful, as after a retry."""
-        run = self.outcome.run
-        return run.due_at, None if run.lag is None or run.attempt > 1 else run.lag.total_seconds()
-
-    def carried(self) -> dict[str, str]:
-        """Return the trace context in which it was enqueued, empty for none. See `tracing.py`, Note [Parent]."""
-        carried = (self.outcome.run.options or {}).get("trace")
-        return carried if isinstance(carried, dict) else {}
 
     def backoff_left_ms(self, run: RunRow, call: ScheduleRow | Call) -> int:
         """Return the rest of a retry's delay (ms) if Redis does not know the retry: not settled, or flushed."""
@@ -214,31 +176,34 @@ class Held:
         run.claimed_at = run.claimed_at or self.claimed_at
         run.finished_at = self.claimed_at
         if self.outcome and run is self.outcome.run:
-            close_job(self)
+            self.close_job()
 
-    def go_to(self, point: datetime | None, schedule: ScheduleRow) -> "Held":
-        """Settle to the next point of this schedule; None removes the member."""
+    def close_job(self) -> None:
+        """Release the unique key of a job that ended and set its expiry. Does nothing for a schedule's run."""
+        run, call = self.outcome.run, self.outcome.job
+        if call is None or run.finished_at is None:
+            return
+        settings = call.owner.settings
+        kept = settings.result_ttl if run.status == Status.SUCCEEDED else settings.failure_ttl
+        run.unique_key, run.expires_at = None, run.finished_at + timedelta(seconds=kept)
+
+    def go_to(self, point: datetime | None, schedule: ScheduleRow | None) -> "Lease":
+        """Settle to the next point of this schedule, or to the due time of a job; None removes the member."""
         if point is None:
             return self.drop()
         point_ms = to_ms(point)
-        wake_ms = to_ms(chain.wake_of(schedule, point)) if schedule.jitter else point_ms
-        self.settlement = Settlement(self.member, self.lease, "next", wake_ms, self.generation, point_ms)
+        wake_ms = to_ms(chain.wake_of(schedule, point)) if schedule is not None and schedule.jitter else point_ms
+        self.settlement = Settlement(self.member, self.holder, "next", wake_ms, self.generation, point_ms)
         return self
 
-    def put_off(self, point: datetime) -> "Held":
-        """Settle to this point: the row comes due then."""
-        point_ms = to_ms(point)
-        self.settlement = Settlement(self.member, self.lease, "next", point_ms, self.generation, point_ms)
-        return self
-
-    def drop(self) -> "Held":
+    def drop(self) -> "Lease":
         """Mark for removal: there is no next due point."""
-        self.settlement = Settlement(self.member, self.lease, "drop", 0, self.generation)
+        self.settlement = Settlement(self.member, self.holder, "drop", 0, self.generation)
         return self
 
-    def wait(self, what: str, delay_ms: int) -> "Held":
+    def wait(self, what: str, delay_ms: int) -> "Lease":
         """Settle so that the entry comes due again after this delay. See settle.lua."""
-        self.settlement = Settlement(self.member, self.lease, what, delay_ms)
+        self.settlement = Settlement(self.member, self.holder, what, delay_ms)
         return self
 
 
@@ -253,101 +218,71 @@ def holds_until_end(run: RunRow) -> bool:
     return (run.options or {}).get("unique_until") == "end"
 
 
-class Due(NamedTuple):
-    """When something comes due in a shard, and the current time, both in ms by the server's clock.
-
-    `due_ms` is None for never. `now_ms` is 0 if the current time is not known.
-    """
-
-    shard: Shard
-    due_ms: int | None
-    now_ms: int = 0
-
-
-class Claimed(NamedTuple):
-    """The reply to a claim: see `broker.Claim`."""
-
-    now_ms: int
-    head_ms: int | None
-    epoch: str | None
-    entries: list[Held]
-
-
 @dataclass(slots=True)
 class Verdicts:
     """A batch, sorted by the next step. Each entry is in at most one list, except that `park` is settled too."""
 
-    #: Execute at once: no lease of theirs has lapsed, or `begin` has marked them as running.
-    start: list[Held] = field(default_factory=list)
-    #: Another worker may have executed these before (rule R2b): call `begin` first.
-    suspects: list[Held] = field(default_factory=list)
+    start: list[Lease] = field(default_factory=list)
+    #: Another worker may have executed these before (rule R2b): call `begin` before they start.
+    suspects: list[Lease] = field(default_factory=list)
     #: The outcome is decided without an execution: record, then settle.
-    decided: list[Held] = field(default_factory=list)
+    decided: list[Lease] = field(default_factory=list)
     #: No outcome is left to record: settle.
-    settle: list[Held] = field(default_factory=list)
+    settle: list[Lease] = field(default_factory=list)
     #: Hand back, to come due again after this many ms.
-    back: list[tuple[Held, int]] = field(default_factory=list)
+    back: dict[Lease, int] = field(default_factory=dict)
     #: This worker does not know the task, or could not judge the entry: hand back for other workers.
-    unknown: list[Held] = field(default_factory=list)
-    locked: list[Held] = field(default_factory=list)
+    unknown: list[Lease] = field(default_factory=list)
+    locked: list[Lease] = field(default_factory=list)
     #: The lease is lost, or is left to end: stop holding the entry.
-    gone: list[Held] = field(default_factory=list)
+    gone: list[Lease] = field(default_factory=list)
     stretches: list[Outcome] = field(default_factory=list)
     orphans: list[RunRow] = field(default_factory=list)
     #: The next point cannot be computed: store the reason and remove the member.
-    park: list[Held] = field(default_factory=list)
+    park: list[Lease] = field(default_factory=list)
     #: Rows to put into Redis again, once their members are removed.
     again: list[RunRow] = field(default_factory=list)
-    #: Whether the database was queried, and the error if that failed; `back` then has the entries that need it.
-    asked: bool = False
+    #: The database's error; `back` then has all entries.
     error: Error | None = None
 
-    def hold_back(self, holds: Callable[[Held], bool], delay_ms: int) -> None:
-        """Hand back the entries that must not start now."""
-        for group in (self.start, self.suspects):
-            self.back += [(held, delay_ms) for held in group if holds(held)]
-            group[:] = [held for held in group if not holds(held)]
-
-    def put_back(self, members: Collection[str]) -> None:
-        """Hand back these members, whatever was decided before."""
-        for group in (self.start, self.suspects, self.decided, self.unknown, self.park):
-            self.back += [(held, AGAIN_MS) for held in group if held.member in members]
-            group[:] = [held for held in group if held.member not in members]
-
-
-Renew = Callable[[Shard, Sequence[Held]], set[str]]
+    def hold_back(self, groups: Iterable[list[Lease]], concerns: Callable[[Lease], bool], delay_ms: int) -> None:
+        """Hand back the entries of these lists that this concerns, whatever was decided before."""
+        for group in groups:
+            self.back |= dict.fromkeys(filter(concerns, group), delay_ms)
+            group[:] = [held for held in group if not concerns(held)]
 
 
 class LeaseKeeper:
-    """Holds the claimed entries. Entries past their deadline count as lost, whatever Redis says (Note [Self-fence]).
-
-    Note [One thread renews]
-    Leases are short, so that a dead worker delays its points only a little, but tasks may be long. So one thread
-    renews all leases of this process every third of a lease and at least every 40 s, whether their entries run or
-    wait. Busy slots cannot starve it, except by C code that does not release the interpreter: then the leases lapse,
-    which Note [Self-fence] detects.
+    """Holds the claimed entries, and renews all leases in one thread, whether their entries run or wait.
 
     Note [Self-fence]
-    The deadline counts from this process' monotonic clock when the request was *sent*, so it is never later than the
-    real end of the lease. A process that was stopped for longer than its lease finds all deadlines passed.
+    Entries past their deadline count as lost, whatever Redis says. The deadline counts from this process' monotonic
+    clock when the request was *sent*, so it is never later than the real end of the lease. A process that was stopped
+    for longer than its lease finds all deadlines passed.
     """
 
     def __init__(
-        self, renew: Renew, *, lease_seconds: float, batch_size: int, wake: Callable[[], None] = lambda: None
+        self,
+        renew: Callable[[Shard, Sequence[Lease]], set[str]],
+        *,
+        lease_seconds: float,
+        batch_size: int,
+        call_later: Callable[[Callable[[], None]], None] = lambda call: None,
     ) -> None:
-        """`renew` extends leases of a shard and returns the lost members; `wake` makes the loop check `untold`."""
-        self._renew = renew
-        self.lease_seconds, self.batch_size, self._wake = lease_seconds, batch_size, wake
-        #: Calls of receivers. The renewing thread does not make them: a receiver that blocks would cost all leases.
-        self.untold: deque[Callable[[], None]] = deque()
-        self._held: dict[Held, None] = {}  # in the order of the claims
-        self._leaving: set[Held] = set()
+        """`renew` extends leases of a shard and returns the lost members.
+
+        `call_later` receives calls of receivers: in the renewing thread, one that blocks would cost all leases.
+        """
+        self._renew, self._call_later = renew, call_later
+        self.lease_seconds, self.batch_size = lease_seconds, batch_size
+        self._held: dict[Lease, None] = {}  # in the order of the claims
+        self._leaving: set[Lease] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="delayq-leases", daemon=True)
 
     def start(self) -> None:
-        """Start the renewing thread."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -356,24 +291,24 @@ class LeaseKeeper:
         if self._thread.is_alive():
             self._thread.join(timeout=self.lease_seconds)
 
-    def add(self, held: Iterable[Held]) -> None:
+    def add(self, held: Iterable[Lease]) -> None:
         """Hold these entries and renew their leases."""
         with self._lock:
             self._held.update(dict.fromkeys(held))
 
-    def discard(self, held: Iterable[Held]) -> None:
+    def discard(self, held: Iterable[Lease]) -> None:
         """Stop holding these entries: they are settled, handed back or lost."""
         with self._lock:
             for item in held:
                 self._held.pop(item, None)
 
     @contextmanager
-    def letting_go(self, held: Iterable[Held]) -> Iterator[None]:
-        """Discard these entries if the block, which releases them in Redis, succeeds; if it fails, keep them.
+    def letting_go(self, held: Iterable[Lease]) -> Iterator[None]:
+        """Discard these entries if the block, which releases them in Redis, succeeds.
 
         Redis may have released them before its reply arrives, so a renewal that does not find them is not a loss.
         """
-        leaving, gone = set(held), set[Held]()
+        leaving, gone = set(held), set[Lease]()
         with self._lock:
             self._leaving |= leaving
         try:
@@ -388,7 +323,7 @@ class LeaseKeeper:
     def __len__(self) -> int:
         return len(self._held)
 
-    def __contains__(self, held: Held) -> bool:
+    def __contains__(self, held: Lease) -> bool:
         return held in self._held
 
     @tracing.quiet()
@@ -400,22 +335,16 @@ class LeaseKeeper:
         """Renew everything held; a lease that cannot be renewed ends at its deadline. Never raises."""
         try:
             self.renew_all()
-        except BrokerError as error:
-            logger.warning("Leases could not be renewed: %s", error)
-            self._expire()
-        except Exception:
-            logger.exception("Leases could not be renewed")
+        except Exception as error:
+            trace = not isinstance(error, BrokerError)
+            logger.warning("Leases could not be renewed: %s", error, exc_info=trace)
             self._expire()
 
     def renew_all(self) -> None:
-        """Renew everything held, one script per shard and batch.
-
-        Raises:
-            BrokerError: Some leases were not renewed; their deadlines are unchanged.
-        """
+        """Renew everything held, one script per shard and batch; after a BrokerError, deadlines are unchanged."""
         with self._lock:
-            everything = list(self._held)
-        for shard, entries in grouped(everything, lambda held: held.shard).items():
+            by_shard = grouped(self._held, lambda held: held.shard)
+        for shard, entries in by_shard.items():
             for at in range(0, len(entries), self.batch_size):
                 batch = entries[at : at + self.batch_size]
                 sent = time.monotonic()
@@ -434,7 +363,7 @@ class LeaseKeeper:
         for held in late:
             self._mark_lost(held)
 
-    def _mark_lost(self, held: Held) -> None:
+    def _mark_lost(self, held: Lease) -> None:
         with self._lock:
             if held in self._leaving:
                 return
@@ -443,5 +372,4 @@ class LeaseKeeper:
         if mine:
             logger.warning("Lost the lease of %s in %s; another worker may take it over.", held.member, held.shard)
             told = {"sender": type(self), "member": held.member, "queue": held.shard.queue}
-            self.untold.append(partial(send, lease_lost, "lease_lost", cut=BaseException, **told))
-            self._wake()
+            self._call_later(partial(side_channels.send, lease_lost, "lease_lost", cut=BaseException, **told))

@@ -14,7 +14,7 @@ suspect is handed back for REFUSED_MS, for another worker or a later try.
 
 import time
 
-from .held import Held
+from .held import Lease
 from .recorder import Recorder
 
 #: The number of take-overs from which on an entry runs alone.
@@ -31,28 +31,28 @@ class Isolation:
         """Entries that have ended, and wait in `recorder` for a row lock, do not delay a suspect."""
         self._keeper, self._recorder = recorder.keeper, recorder
         self._alone_from, self._max_reclaims = min(ALONE_FROM, max(1, max_reclaims)), max_reclaims
-        self.waiting: list[Held] = []
-        self.alone: Held | None = None
+        self.waiting: list[Lease] = []
+        self.alone: Lease | None = None
         self._since = 0.0
 
     def active(self) -> bool:
         """Return True if nothing else may be claimed or started now; never if `waiting` and `alone` are empty."""
         return bool(self.waiting) or (self.alone is not None and self._running(self.alone))
 
-    def _running(self, alone: Held) -> bool:
+    def _running(self, alone: Lease) -> bool:
         return alone in self._keeper and alone not in self._recorder.locked
 
-    def concerns(self, held: Held) -> bool:
+    def concerns(self, held: Lease) -> bool:
         """Return True if the next execution must run alone. False for poison, which is not executed."""
         return self._alone_from <= held.take_overs <= self._max_reclaims
 
-    def add(self, held: Held) -> None:
+    def add(self, held: Lease) -> None:
         """Queue a suspect for its turn; its lease is renewed while it waits."""
         if not self.waiting:
             self._since = time.monotonic()
         self.waiting.append(held)
 
-    def next(self) -> Held | None:
+    def next(self) -> Lease | None:
         """Return the suspect whose turn it is, once all other entries are recorded or wait for a lock."""
         lost = [held for held in self.waiting if held.lost]
         self._keeper.discard(lost)
@@ -68,7 +68,7 @@ class Isolation:
         """Return how much longer the suspects may wait here."""
         return max(0.0, self._since + ALONE_WITHIN_SECONDS - time.monotonic())
 
-    def take_waiting(self) -> list[Held]:
+    def take_waiting(self) -> list[Lease]:
         """Remove and return all waiting suspects, to be handed back; no take-over of theirs was counted."""
         waiting, self.waiting = self.waiting, []
         return waiting

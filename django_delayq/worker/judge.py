@@ -1,56 +1,45 @@
 """Decides each claimed member by rules R1, R2, R7, R8 and the policies. Writes only that an execution is running.
 
 Note [Read after the claim]
-Rule R1. Redis stores ids and times, the database stores definitions, and the two may differ after a save or a loss. So
-the definition, its state and the open rows are read *after* the claim, for the whole batch. A stale entry costs a
-wasted wake-up, never a wrong run. A member whose point Redis has lost is handed out too, for its claimer to rebuild.
+Rule R1. Definitions, states and open rows are read *after* the claim: Redis and the database may differ after a save or
+a loss. A member whose point Redis has lost is handed out too, for its claimer to rebuild.
 
 Note [Read under the lease]
-Each write is refused if the rows have changed since they were read. So the read must have ended before the lease did: a
+A write is refused if the rows have changed since they were read. So the read must have ended before the lease did: a
 process that was suspended in between would read the running row of the worker that took over, and could close it.
 
 Note [Only the first missing point runs]
-Rule R2. A claim may name a point that was already decided (its settle was lost, or Redis was restored from a snapshot),
-that no definition ever had (damage), or that follows a missing point (two settles were swapped and data was lost). None
-of these is executed: the member is settled to its first missing point (`chain.py`), so that no gap remains.
+Rule R2. A point that was already decided (its settle was lost), that no definition ever had (damage), or that follows a
+missing point is not executed: the member is settled to its first missing point (`chain.py`), so that no gap remains.
 
 Note [Cannot be computed]
-Rule R7. A recurrence that raises (an unknown time zone, an invalid value written by SQL) has no next point. To neither
-end the schedule unnoticed nor retry for ever, the member is removed from Redis, and the reason is stored in the state
-and shown in the admin. The next edit puts the member back.
+Rule R7. A recurrence that raises (an invalid value written by SQL) has no next point. The member is removed from Redis,
+and the reason is stored in the state. The next edit puts it back.
 
 Note [The newest runs at once]
-Rule R9. If points are skipped and a later one runs instead (the newest missed one, or the last that `queue_one` keeps),
-the same claim runs it. If the member were settled to that point, it would queue behind all older members and be missed
-again, so that nothing would run under overload. One transaction writes the skipped stretches, one per reason, and the
-row of the point that runs; the first stretch wins it. Until then, only the first skipped point is known. A worker that
-takes over repeats the last worker's decision, as of the time of that claim (stored at the start of the fence), and
-finds the point that may have been begun. After the write, that row is the chain's first missing point; Redis learns of
-it by the settle, or from the next claimer, which finds its own point decided (R2).
+Rule R9. If points are skipped and a later one runs instead, the same claim runs it: settled to that point, the member
+would queue behind all older ones and be missed again under overload. One transaction writes the skipped stretches, one
+per reason, and the row of the point that runs; the first stretch wins it. A worker that takes over repeats the last
+worker's decision, as of the time of that claim, and finds the point that may have been begun.
 
 Note [Another row]
 A restored database assigns primary keys again, so a member may name a different row than the one that was put; the
-generation shows this. The member is removed and the row put again, so that it does not start under another row's lease.
+generation shows this. The member is removed and the row put again.
 
 Note [Left by an edit]
 Rule R8. A point that was due before its definition was edited still runs once; if the edit was a pause, it is
-skipped(paused). The old definition's other undecided points, up to `effective_from`, cannot be counted without the old
-recurrence: they become one stretch skipped(edited) of unknown length, if `ScheduleState.next_due_at`, written with the
-edit, shows any.
+skipped(paused). The old definition's other undecided points, up to `effective_from`, become one stretch skipped(edited)
+of unknown length, if `ScheduleState.next_due_at`, written with the edit, shows any.
 
 Note [Take-over]
 Rule R2b. If a lease has lapsed, or the ledger already has a row, another worker may be executing the point, or may have
-done so. A suspended process that continues after its lease may still record, unaware that it is late. So the row is
-read under the lease (Note [Read under the lease]) and set to `running` under this worker's fence, by compare-and-set
-against the values that were read; only then is the task called. A worker that read the row earlier can no longer write
-it, and if another worker has recorded since the read, the compare-and-set fails.
+done so, and may still record it. So the row is set to `running` under this worker's fence, by compare-and-set against
+the values that were read under the lease; only then is the task called.
 
 Note [Shown while it runs]
-A point's row is written with its outcome, and a job's row does not show its first execution until it ends. So that
-users see what runs, where and since when, an execution gets a row after `running_after_seconds`, as a take-over does
-but uncounted: by the same compare-and-set, so that the outcome replaces that row only, and together with the points
-skipped for it (rule R9). If another worker has decided concurrently, or the database fails, the task continues; the
-write of its outcome detects the conflict.
+So that users see what runs, an execution gets a row after `running_after_seconds`, as a take-over does but uncounted.
+If another worker has decided concurrently, or the database fails, the task continues; the write of its outcome detects
+the conflict.
 """
 
 import copy
@@ -72,16 +61,15 @@ from ..ledger.rows import RunRow, ScheduleRow
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
 from ..recurrence import Skip, Windowed, decide_all, from_ms, to_ms, too_old
-from .announcing import close_job
-from .held import Held, Verdicts, holds_until_end
+from .held import Lease, Verdicts, holds_until_end
 
 logger = logging.getLogger("django_delayq.worker")
 
 
-def judge(entries: Sequence[Held], broker: Broker) -> Verdicts:
-    """Judge a batch with at most three queries, whatever its size. See Note [Read after the claim]."""
-    verdicts = Verdicts(asked=True)
-    here: list[tuple[Held, tuple[str, int] | None]] = []
+def judge(entries: Sequence[Lease], broker: Broker) -> Verdicts:
+    """Judge a batch with at most three queries. See Note [Read after the claim]."""
+    verdicts = Verdicts()
+    here: list[tuple[Lease, tuple[str, int] | None]] = []
     for held in entries:
         belongs = broker.shard_of(held.member, held.shard.queue) == held.shard
         here.append((held, chain.parse_member(held.member) if belongs else None))
@@ -117,7 +105,7 @@ def judge(entries: Sequence[Held], broker: Broker) -> Verdicts:
     return verdicts
 
 
-def _judge_run(held: Held, run: RunRow | None, schedule: ScheduleRow | None, verdicts: Verdicts) -> None:
+def _judge_run(held: Lease, run: RunRow | None, schedule: ScheduleRow | None, verdicts: Verdicts) -> None:
     if run is not None and run.queue != held.shard.queue:
         logger.warning("Dropped %s from %s: it belongs to the queue %r.", held.member, held.shard, run.queue)
         run = None
@@ -141,9 +129,9 @@ def _judge_run(held: Held, run: RunRow | None, schedule: ScheduleRow | None, ver
             verdicts.suspects.append(held)
 
 
-def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
+def _judge_job(held: Lease, run: RunRow, verdicts: Verdicts) -> None:
     if run.created_at < run.due_at and held.claimed_at < run.due_at and run.status != Status.RUNNING:
-        verdicts.settle.append(held.put_off(run.due_at))
+        verdicts.settle.append(held.go_to(run.due_at, None))
         return
     held.outcome = Outcome(run, None, version_of(run))
     task = get_task(run.task)
@@ -161,7 +149,7 @@ def _judge_job(held: Held, run: RunRow, verdicts: Verdicts) -> None:
     (verdicts.suspects if begun or keyed else verdicts.start).append(held)
 
 
-def _judge_schedule(held: Held, schedule: ScheduleRow | None, rows: list[RunRow], verdicts: Verdicts) -> None:
+def _judge_schedule(held: Lease, schedule: ScheduleRow | None, rows: list[RunRow], verdicts: Verdicts) -> None:
     if schedule is None:
         verdicts.settle.append(held.drop())
         return
@@ -208,16 +196,14 @@ def _judge_schedule(held: Held, schedule: ScheduleRow | None, rows: list[RunRow]
 
 
 def _judge_disabled(
-    held: Held, schedule: ScheduleRow, row: RunRow | None, verdicts: Verdicts, *, owed: datetime | None, decided: bool
+    held: Lease, schedule: ScheduleRow, row: RunRow | None, verdicts: Verdicts, *, owed: datetime | None, decided: bool
 ) -> None:
-    """End a point that waits for its retry as failed(paused); skip a point that was due when it was disabled."""
+    """End a point that waits for its retry; skip a point that was due when the schedule was disabled."""
     if row is not None:
         held.outcome = Outcome(row, schedule, version_of(row))
         held.close(row, Status.FAILED if row.status == Status.RETRYING else Status.LOST, "paused")
         _left_by_edit(held, schedule, owed, verdicts, reason="paused")
-    elif (
-        held.entry.point_ms is not None and not decided and schedule.created_at < held.point <= schedule.effective_from
-    ):
+    elif held.entry.point_ms and not decided and schedule.created_at < held.point <= schedule.effective_from:
         run = held.new_run(schedule, held.point)
         if held.point < schedule.effective_from:  # other points may have become due before the edit
             run.last_due_at, run.points = schedule.effective_from, 0
@@ -230,7 +216,7 @@ def _judge_disabled(
 
 
 def _left_by_edit(
-    held: Held, schedule: ScheduleRow, owed: datetime | None, verdicts: Verdicts, reason: str = "edited"
+    held: Lease, schedule: ScheduleRow, owed: datetime | None, verdicts: Verdicts, reason: str = "edited"
 ) -> None:
     """Record the points that an edit left undecided as one stretch. See Note [Left by an edit]."""
     point, edited = held.point, schedule.effective_from
@@ -242,7 +228,7 @@ def _left_by_edit(
     (held.beside if point <= edited else verdicts.stretches).append(Outcome(run, schedule))
 
 
-def _judge_new(held: Held, schedule: ScheduleRow, verdicts: Verdicts) -> None:
+def _judge_new(held: Lease, schedule: ScheduleRow, verdicts: Verdicts) -> None:
     again = held.entry.lapsed
     skips, due_at = _decide_again(held, schedule) if again else _decide_at(held.claimed_at, held, schedule)
     skipped = [Outcome(held.skipped_run(schedule, skip), schedule) for skip in skips]
@@ -267,11 +253,10 @@ def _judge_new(held: Held, schedule: ScheduleRow, verdicts: Verdicts) -> None:
         verdicts.start.append(held)
 
 
-def _decide_again(held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
+def _decide_again(held: Lease, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
     """Return the skipped stretches and the point that runs, None for none; another worker may have begun that point.
 
-    The worker whose lease lapsed made a decision, perhaps to skip, and may still write it. See Note [The newest runs at
-    once].
+    See Note [The newest runs at once].
     """
     point, lapsed_ms = held.point, held.entry.lapsed_ms
     if lapsed_ms is None or point <= schedule.effective_from or schedule.overlap == Schedule.Overlap.ALLOW:
@@ -282,7 +267,7 @@ def _decide_again(held: Held, schedule: ScheduleRow) -> tuple[list[Skip], dateti
     return _decide_at(held.claimed_at, held, schedule)
 
 
-def _decide_at(now: datetime, held: Held, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
+def _decide_at(now: datetime, held: Lease, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
     point, state = held.point, schedule.state
     rule, base = schedule.rule_and_base(state)
     old = point <= schedule.effective_from
@@ -296,7 +281,7 @@ def _decide_at(now: datetime, held: Held, schedule: ScheduleRow) -> tuple[list[S
     return skips, due_at
 
 
-def _judge_again(held: Held, verdicts: Verdicts) -> None:
+def _judge_again(held: Lease, verdicts: Verdicts) -> None:
     """Judge a retry, or a point whose last holder may have died: run it if it is within the catch-up window."""
     run, schedule = held.outcome.run, held.outcome.schedule
     assert schedule is not None  # noqa: S101 - it is no job
@@ -310,7 +295,7 @@ def _judge_again(held: Held, verdicts: Verdicts) -> None:
         verdicts.suspects.append(held)
 
 
-def _prepare(held: Held, task: AnyTask, timeout: timedelta | None) -> None:
+def _prepare(held: Lease, task: AnyTask, timeout: timedelta | None) -> None:
     run = held.outcome.run
     held.task, held.limit = task, None if timeout is None else max(0.0, timeout.total_seconds())
     # A `running` row was never concluded, so it counts.
@@ -324,7 +309,7 @@ _RESTORED = (
 )  # fmt: skip
 
 
-def take_over(held: Held, *, poison: bool) -> None:
+def take_over(held: Lease, *, poison: bool) -> None:
     """Fill in the row as running under this lease, or as lost(poison). See Note [Take-over]."""
     run = held.outcome.run
     held.before = {name: getattr(run, name) for name in _RESTORED}
@@ -340,19 +325,16 @@ def take_over(held: Held, *, poison: bool) -> None:
         run.status, run.reason, run.finished_at = Status.LOST, "poison", held.claimed_at
         if run.is_job:
             run.error = f"The workers that executed it died, {run.reclaims} times in a row."
-            close_job(held)
+            held.close_job()
     else:
         run.status, run.started_at = Status.RUNNING, held.claimed_at
         run.finished_at, run.reason, run.error = None, "", ""
 
 
-def write_running(starting: Sequence[tuple[Held, Outcome]], tell: Tell) -> list[Won]:
+def write_running(starting: Sequence[tuple[Lease, Outcome]], tell: Tell) -> list[Won]:
     """Write the `running` rows, with the points skipped for them (rule R9); return the result for each entry.
 
-    `tell` is called with each recorded skip.
-
-    Raises:
-        DatabaseError: Nothing was written.
+    `tell` is called with each recorded skip. Raises DatabaseError if nothing was written.
     """
     skipped = [item for held, outcome in starting if outcome.owner for item in held.beside]
     won = ledger.start([*(outcome for _, outcome in starting), *skipped])
@@ -365,8 +347,14 @@ def write_running(starting: Sequence[tuple[Held, Outcome]], tell: Tell) -> list[
     return won[: len(starting)]
 
 
-def show(batch: Sequence[Held], tell: Tell) -> list[Held] | None:
-    """See `Trip.show` and Note [Shown while it runs]: a take-over or a retry has its row already."""
+def show(batch: Sequence[Lease], tell: Tell) -> list[Lease] | None:
+    """Write that these run, if no row shows it. See Note [Shown while it runs].
+
+    Return the entries that must get no row; None if all have one, as take-overs and retries have.
+
+    Raises:
+        django.db.Error: Nothing was written.
+    """
     fresh = [held for held in batch if held.outcome.seen is None or held.outcome.seen[0] == Status.QUEUED]
     if not fresh:
         return None
@@ -381,7 +369,7 @@ def show(batch: Sequence[Held], tell: Tell) -> list[Held] | None:
     return refused
 
 
-def _running(held: Held, outcome: Outcome) -> Outcome:
+def _running(held: Lease, outcome: Outcome) -> Outcome:
     """Return a running row as a copy, because the task's thread fills in the original."""
     run = copy.copy(outcome.run)
     run.status, run.attempt, run.started_at = Status.RUNNING, 0, run.started_at or held.claimed_at

@@ -2,8 +2,7 @@
 
 Note [Rounds]
 Each repeated activity of a worker is a `round()`: of the loop, of `LeaseKeeper`, of `Upkeep`. Its thread only calls it
-and waits in between. With a fake clock and a fake server, a test can thus run a worker in one thread, with the rounds
-in any sequence and no real waiting.
+and waits in between, so that a test can run the rounds in one thread, in any sequence.
 """
 
 import logging
@@ -18,18 +17,18 @@ from django.db import connections
 
 from ..calls import tracing
 from ..exceptions import BrokerError
-from ..index import Broker, Shard
+from ..index import Broker
 from ..monitoring import pings
 from ..recurrence.point import utcnow
 from . import spans
 from .calling import execute, give_up
 from .dispatch import Claims, Controls, Dispatcher
-from .held import Held, LeaseKeeper
+from .held import Lease, LeaseKeeper
 from .options import OK, RECYCLE, UNFINISHED, WorkerOptions
 from .processes.process import resident_mb
 from .recorder import Counting, Recorder
 from .showing import Showing
-from .slots import Contexts, Slots, forget_connections
+from .slots import Slots, forget_connections
 from .timeouts import Timeouts
 from .timers import Timers
 from .trip import Trip
@@ -38,7 +37,7 @@ from .upkeep import Upkeep
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Timeout of Redis calls in seconds. A claim takes milliseconds; a longer one means that the server is in trouble.
+#: Timeout of Redis calls in seconds.
 TIMEOUT_SECONDS = 5.0
 #: Seconds between two looks while claimed entries wait for a slot: they may have to be handed back.
 WAITING_SECONDS = 0.25
@@ -53,10 +52,7 @@ class Worker:
     """One process' work on some queues. `run()` returns an exit status of `options.py`.
 
     It raises `ForeignLayout` if the prefix belongs to another database, and `OutdatedRelease` if the database was
-    migrated by a later release, at the start or later.
-
-    Guarantees: an entry that this worker cannot finish (killed, cut off) comes due again when its lease ends. Does not
-    guarantee that a task runs only once; its outcome is recorded once.
+    migrated by a later release. An entry that this worker cannot finish comes due again when its lease ends.
     """
 
     def __init__(self, options: WorkerOptions, *, slots: type[Slots] = Slots) -> None:
@@ -67,23 +63,17 @@ class Worker:
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.shards = self.broker.shards(options.queues)
         self.timers = Timers(self.broker, self.shards, cap_seconds=self.config.idle_cap_seconds, alone=options.burst)
+        grace_seconds = self.config.timeout_grace_seconds
         self.timeouts = Timeouts(
-            grace_seconds=self.config.timeout_grace_seconds,
-            give_up=give_up,
-            overdue=self.inbox.put,
-            forget=forget_connections,
+            grace_seconds=grace_seconds, give_up=give_up, overdue=self.inbox.put, forget=forget_connections
         )
         self.trip = Trip(self.broker)
-        contexts = Contexts(
-            partial(execute, timeouts=self.timeouts, most_bytes=self.config.max_result_bytes), traces=self.config.traces
-        )
-        self.slots = slots(options.threads, contexts.execute, self.inbox.put, contexts.after)
+        call = partial(execute, timeouts=self.timeouts, most_bytes=self.config.max_result_bytes)
+        self.slots = slots(options.threads, call, self.inbox.put, traces=self.config.traces)
         self.trouble = Trouble(self.broker, self.shards)
+        lease_seconds, batch_size = self.config.lease_seconds, self.config.batch_size
         self.keeper = LeaseKeeper(
-            self.trip.renew,
-            lease_seconds=self.config.lease_seconds,
-            batch_size=self.config.batch_size,
-            wake=self.wake,
+            self.trip.renew, lease_seconds=lease_seconds, batch_size=batch_size, call_later=self.inbox.put
         )
         self.recorder = Recorder(self.trip, self.keeper, self.trouble, self.timers)
         self.controls = Controls(self.config)
@@ -92,12 +82,7 @@ class Worker:
         after_seconds = self.config.running_after_seconds
         self.showing = Showing(self.recorder, self.slots, self.timeouts, after_seconds=after_seconds)
         self.upkeep = Upkeep(
-            self.broker,
-            self.shards,
-            wake=self.wake,
-            hinted=self.inbox.put,
-            fail=self.fail,
-            describe=self.describe,
+            self.broker, self.shards, wake=self.wake, hinted=self.inbox.put, fail=self.fail, describe=self.describe
         )
         self.claims = Claims(self.dispatcher, self.upkeep)
         self.counting = Counting(self.broker, self.trip.counted, self.timers)
@@ -183,10 +168,12 @@ class Worker:
         ended = []
         with suppress(queue.Empty):
             while True:
-                if isinstance(item, Held):
+                if isinstance(item, Lease):
                     ended.append(item)
                 elif isinstance(item, tuple):
                     self.timers.due(*item)
+                elif callable(item):
+                    self.trip.untold.append(item)
                 item = self.inbox.get_nowait()
         if ended:
             self.recorder.add([held for held in ended if held.executed])
@@ -194,13 +181,8 @@ class Worker:
             if not held.executed:  # its lease had ended, or it could not be executed
                 self.keeper.discard([held])
             if held.hung:
-                self.recorder.untold.append(partial(spans.finish, held))
+                self.trip.untold.append(partial(spans.finish, held))
                 self.leaving = self.leaving or f"{held.title} hangs in it"
-
-    @property
-    def runs(self) -> int:
-        """Number of attempts that were recorded or lost; entries that were never called do not count."""
-        return self.recorder.runs
 
     def tick(self) -> float:
         """Record, claim and start entries; return the seconds until the next tick is due."""
@@ -225,7 +207,10 @@ class Worker:
                     return max(0.0, self.trouble.until - time.monotonic())
                 room = self.dispatcher.room(self.options.max_runs)
             if self.timers.ask_at <= now and (empty := self.timers.look(now)) is not None:
-                self._looked(empty)
+                if None in self.broker.epochs(empty):
+                    self.upkeep.rebuild_soon()
+                if self.trouble.until and self.trouble.redis_worked():
+                    self.upkeep.redis_is_back()
         except BrokerError as error:
             self.trouble.redis_failed(error)
             return max(0.0, self.trouble.until - time.monotonic())
@@ -243,12 +228,6 @@ class Worker:
             if self.showing.look_at <= now:
                 self.showing.round()
 
-    def _looked(self, empty: list[Shard]) -> None:
-        if None in self.broker.epochs(empty):
-            self.upkeep.rebuild_soon()
-        if self.trouble.until and self.trouble.redis_worked():
-            self.upkeep.redis_is_back()
-
     def _until_next(self, began: float, room: int) -> float:
         """Return the seconds until the next tick; in burst mode, stop if nothing is left."""
         now, cap = time.monotonic(), self.config.idle_cap_seconds
@@ -261,12 +240,9 @@ class Worker:
             seconds = WAITING_SECONDS if self.slots.busy > self.options.threads else cap
         else:
             seconds = self.timers.until(now)
-        if self.options.burst and self.recorder.idle and self.claims.answered:
+        if self.options.burst and self.recorder.idle and not self.claims.unanswered:
             self.stopping = self.timers.nothing_now(began)
         return 0.0 if self.stopping else min(seconds, max(0.0, max(again, self.trouble.until) - now))
-
-    def _is_unfinished(self) -> bool:
-        return bool(len(self.keeper) or self.recorder.again < math.inf or self.slots.telling)
 
     def drain(self) -> int:
         """Release unstarted entries, finish and record running ones within the grace, and return the exit status."""
@@ -276,7 +252,9 @@ class Worker:
         end = self.grace_ends_at = time.monotonic() + self.config.drain_seconds
         if len(self.keeper) and not self.aborted:
             logger.info("Stopping: %d still running, up to %g s.", self.slots.running, self.config.drain_seconds)
-        while self._is_unfinished() and not self.aborted and time.monotonic() < end:
+        while not self.aborted and time.monotonic() < end:
+            if not (len(self.keeper) or self.recorder.again < math.inf or self.slots.telling):
+                break
             self._wait(0.1 if len(self.keeper) else LITTLE_SECONDS)
             self._write()
             self.recorder.tell()
@@ -287,7 +265,7 @@ class Worker:
         if not self.trouble.until:
             self.counting.write()
         self.upkeep.farewell()
-        logger.info("Stopped after %d runs.", self.runs)
+        logger.info("Stopped after %d runs.", self.recorder.runs)
         if self.leaving and not self.stopping:
             return RECYCLE
         return UNFINISHED if left else OK

@@ -3,42 +3,35 @@
 Note [Kept while locked]
 Outcomes that the ledger skips because of a lock (`ledger/locks.py`, Note [Nobody's row is waited for]) stay here
 under their renewed leases. Each is retried after as long as it has already waited, at most a second, and logged once,
-after TELL_SECONDS, with the probable owner of the lock. Only the schedule itself is not claimed in the meantime,
-until a whole batch of outcomes waits: then nothing more is claimed, because it could not be recorded.
+after TELL_SECONDS. Once a whole batch of outcomes waits, nothing more is claimed, because it could not be recorded.
 
 Note [Whose fault]
-A missing column or partition, a constraint or a trigger refuses every row with the same IntegrityError or DataError as
-a bad row, so the class of an error does not show which rows are at fault. A refused batch is written row by row, and a
-row is at fault only if it is refused again after other rows of its sort (`Held.sort`) were taken. Such a row is
-discarded: it comes due again when its lease ends. Other refused rows stay here under their renewed leases; if they were
-discarded, succeeded runs would be executed again and end as lost(poison). After each pause one row is retried, and all
-rows of a sort once one of them was taken. While a batch of rows waits here, nothing more is claimed.
-
-Two errors can refuse good rows while others are taken: a sequence is behind its table, as after a restore, or a
-partition is missing. These rows stay here until the database takes them. Errors of other classes (no connection, a
-read-only standby, a revoked privilege) concern every row; `Trouble` handles them.
+A constraint, a trigger or a missing partition refuses every row with the same IntegrityError or DataError as a bad row.
+So a refused batch is written row by row, and a row is at fault only if it is refused again after other rows of its sort
+(`Lease.sort`) were taken. Such a row is discarded: it comes due again when its lease ends. Others stay here;
+if they were discarded, succeeded runs would be executed again and end as lost(poison). After each pause one row is
+retried, and all rows of a sort once one of them was taken. While a batch of rows waits here, nothing more is claimed.
+A sequence behind its table and a missing partition can refuse good rows while others are taken: these always stay here.
 """
 
 import logging
 import math
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 
 from django.db import DataError, Error, IntegrityError
 
 from ..exceptions import BrokerError
 from ..index import Broker, MinuteCounts, Shard
 from ..index.counters import DISCARDED, Counts
-from .held import Held, LeaseKeeper
+from .held import Lease, LeaseKeeper
 from .timers import Timers
 from .trip import Trip
-from .trouble import Trouble
+from .trouble import Backoff, Trouble
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Seconds between two tries of refused rows, the shortest and the longest pause.
-PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 #: Seconds between two tries of locked rows, the shortest and the longest pause.
 FIRST_SECONDS, MOST_SECONDS = 0.05, 1.0
 #: Seconds after which the log reports a locked row.
@@ -46,19 +39,11 @@ TELL_SECONDS = 1.0
 NAMED = 5
 #: Seconds between two writes of counts, and after a failure.
 EVERY_SECONDS, AGAIN_SECONDS = 1.0, 10.0
-UNIQUE_VIOLATION, CHECK_VIOLATION = "23505", "23514"
-
-
-def may_concern_some(error: Exception) -> bool:
-    """Return whether the database may take other rows in spite of this error. See Note [Whose fault]."""
-    return not isinstance(error, Error) or isinstance(error, DataError | IntegrityError)
+UNIQUE_VIOLATION, CHECK_VIOLATION = "23505", "23514"  # SQLSTATE
 
 
 def is_passing(error: Exception) -> bool:
-    """Return whether this error never proves a row at fault, even if others are taken. See Note [Whose fault].
-
-    PostgreSQL is checked by error code and constraint name, because its messages are in the language of the server.
-    """
+    """Return whether this error never proves a row at fault, even if others are taken. See Note [Whose fault]."""
     cause = error.__cause__
     diagnostics = getattr(cause, "diag", None)
     constraint = getattr(diagnostics, "constraint_name", None) or ""
@@ -70,79 +55,79 @@ class Refusals:
     """Refused rows, in the sequence of their retries. Used by the loop's thread only."""
 
     def __init__(self) -> None:
-        self.rows: dict[Held, None] = {}
+        self.rows: dict[Lease, None] = {}
         self._taken: Counter[Hashable] = Counter()  # by sort, since the first refusal
         #: True from the first refusal until all rows are taken again.
         self.told = False
-        self._pause, self._again = PAUSE_SECONDS, 0.0
+        self._backoff = Backoff()
 
     @property
     def again(self) -> float:
         """The monotonic second of the next try, 0 for now. Only meaningful if a row waits."""
-        return 0.0 if any(map(self._has_evidence, self.rows)) else self._again
+        return 0.0 if any(map(self._has_evidence, self.rows)) else self._backoff.until
 
-    def due(self, now: float) -> list[Held]:
+    def due(self, now: float) -> list[Lease]:
         """Remove and return the rows to retry at this monotonic second."""
         found = list(filter(self._has_evidence, self.rows))
-        if not found and self.rows and now >= self._again:
+        if not found and self.rows and now >= self._backoff.until:
             found = [next(iter(self.rows))]
-            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
-            self._again = now + self._pause
+            self._backoff.failed(now)
         for held in found:
             del self.rows[held]
         return found
 
-    def refuse(self, held: Held, error: Exception, now: float) -> bool:
+    def refuse(self, held: Lease, error: Exception, now: float) -> bool:
         """Note that a row was refused alone; return whether it is at fault. If not, it waits here."""
         passing = is_passing(error)
         if self._has_evidence(held) and not passing:
             self.told = bool(self.rows)
             return True
-        held.refused = math.inf if passing else self._taken[held.sort] if held.refused is None else held.refused
+        if passing:
+            held.refused = math.inf
+        elif held.refused is None:
+            held.refused = self._taken[held.sort]
         if not self.told:
             self.told = True
-            self._pause, self._again = PAUSE_SECONDS, now + PAUSE_SECONDS
+            self._backoff.worked()
+            self._backoff.failed(now)
             text = (
-                "The outcome of %s is refused: %s. Refused outcomes are kept and tried again; nothing is lost. If all "
-                "are refused, look for a constraint, a trigger, a missing column or partition, or a sequence behind "
-                "its table (manage.py sqlsequencereset django_delayq)."
+                "The outcome of %s is refused: %s. Refused outcomes are kept and tried again. If all are refused, look "
+                "for a constraint, a trigger, a missing column or partition, or run manage.py sqlsequencereset."
             )
             logger.error(text, held.title, str(error).strip().partition("\n")[0].rstrip(".") or repr(error))
         self.rows[held] = None
         return False
 
-    def passed(self, batch: Iterable[Held]) -> None:
+    def passed(self, batch: Iterable[Lease]) -> None:
         """Note that the database refused none of these; rows that it took count as evidence."""
         for held in batch:
             self._taken[held.sort] += held.taken
             if held.refused is not None:
-                self._again = 0.0
+                self._backoff.until = 0.0
         if not self.rows:
             self.told = False
             logger.info("All outcomes are taken again.")
 
-    def _has_evidence(self, held: Held) -> bool:
+    def _has_evidence(self, held: Lease) -> bool:
         return held.refused is not None and held.refused < self._taken[held.sort]
 
 
 class Recorder:
     """Writes in batches. Outcomes that could not be written stay here, under renewed leases, for the next call.
 
-    Guarantee: the database is written first, and Redis is settled only for what the database took. A crash in between
-    repeats a wake-up, never an outcome. Used by the loop's thread only.
+    Used by the loop's thread only.
     """
 
     def __init__(self, trip: Trip, keeper: LeaseKeeper, trouble: Trouble, timers: Timers) -> None:
         self.trip, self.keeper, self.trouble, self.timers = trip, keeper, trouble, timers
         self.size = keeper.batch_size
-        self._unrecorded: list[Held] = []
-        self._unsettled: dict[Shard, list[Held]] = {}
-        self._locked: dict[Held, float] = {}  # the monotonic second of each one's next try
+        self._unrecorded: list[Lease] = []
+        self._unsettled: dict[Shard, list[Lease]] = {}
+        #: Entries whose rows are locked, with the monotonic second of the next try.
+        self.locked: dict[Lease, float] = {}
         self.refusals = Refusals()
         #: Number of executed attempts that were settled or lost; entries that were never called do not count.
         self.runs = 0
-        #: Calls of receivers, made by `tell`. None of them raises.
-        self.untold: deque[Callable[[], None]] = deque()
         #: True while a batch of outcomes is locked or refused, so that nothing more may be claimed.
         self.full = False
 
@@ -152,23 +137,19 @@ class Recorder:
         if self._unrecorded or self._unsettled:
             return 0.0
         again = self.refusals.again if self.refusals.rows else math.inf
-        return min(again, *self._locked.values()) if self._locked else again
+        return min(again, *self.locked.values()) if self.locked else again
 
     @property
     def idle(self) -> bool:
         """True if the only entries held are those that the database refused."""
-        waits = self._unrecorded or self._unsettled or self._locked
+        waits = self._unrecorded or self._unsettled or self.locked
         return not waits and len(self.keeper) == len(self.refusals.rows)
 
-    @property
-    def locked(self) -> list[Held]:
-        return list(self._locked)
-
-    def add(self, entries: Iterable[Held]) -> None:
+    def add(self, entries: Iterable[Lease]) -> None:
         """Take entries with an outcome; `flush` records and settles them."""
         self._unrecorded.extend(entries)
 
-    def settle(self, entries: Iterable[Held]) -> None:
+    def settle(self, entries: Iterable[Lease]) -> None:
         """Take entries that need no record; `flush` settles them."""
         for held in entries:
             self._unsettled.setdefault(held.shard, []).append(held)
@@ -177,10 +158,10 @@ class Recorder:
         """Write everything that is due. Failures are passed to `trouble`."""
         now = time.monotonic()
         again = self.refusals.due(now) if self.refusals.rows else []
-        for held in [held for held, at in self._locked.items() if at <= now]:
-            del self._locked[held]
-            self._unrecorded.append(held)
-        self._unrecorded[:0] = again
+        free = [held for held, at in self.locked.items() if at <= now]
+        for held in free:
+            del self.locked[held]
+        self._unrecorded = [*again, *self._unrecorded, *free]
         try:
             if self._unrecorded:
                 self._record(len(again))
@@ -193,20 +174,15 @@ class Recorder:
                 self._settle()
         except BrokerError as error:
             self.trouble.redis_failed(error)
-        self.full = max(len(self._locked), len(self.refusals.rows)) >= self.size
+        self.full = max(len(self.locked), len(self.refusals.rows)) >= self.size
 
     def tell(self) -> None:
         """Call the receivers of written outcomes. They may block, so this is the last step of a round."""
-        for calls in (self.trip.untold, self.keeper.untold, self.untold):
-            while calls:
-                calls.popleft()()
+        while self.trip.untold:
+            self.trip.untold.popleft()()
 
     def _record(self, singly: int) -> None:
-        """Write batches from the head of the list, its first `singly` entries one by one. See Note [Whose fault].
-
-        Raises:
-            django.db.Error: The entries still in the list were not written.
-        """
+        """Write batches from the head of the list, its first `singly` entries one by one. See Note [Whose fault]."""
         items = self._unrecorded
         while items:
             batch = items[: 1 if singly else self.size]
@@ -221,7 +197,7 @@ class Recorder:
                 if self.refusals.told:
                     self.refusals.passed(batch)
             except Exception as error:
-                if not may_concern_some(error):
+                if isinstance(error, Error) and not isinstance(error, DataError | IntegrityError):
                     raise
                 if len(batch) > 1:
                     singly = len(batch)
@@ -231,7 +207,7 @@ class Recorder:
             singly = max(0, singly - 1)
             del items[: len(batch)]
 
-    def _discard(self, held: Held) -> None:
+    def _discard(self, held: Lease) -> None:
         logger.exception("%s cannot be recorded, although others can; it comes due again.", held.title)
         self.keeper.discard([held])
         labels = held.labels
@@ -239,39 +215,35 @@ class Recorder:
         self.trip.counted.add((of_kind, held.shard.queue, str(labels.get("task", ""))), DISCARDED)
 
     def _settle(self) -> None:
-        """Settle batches from the heads of the lists; remove the settled entries.
-
-        Raises:
-            BrokerError: Entries still in the lists may have been settled; settling them again is harmless.
-        """
+        """Settle batches from the heads of the lists; remove the settled entries. To settle them again is harmless."""
         for shard, entries in list(self._unsettled.items()):
             while entries:
                 batch = entries[: self.size]
                 with self.keeper.letting_go(batch):
                     dues = self.trip.settle(shard, batch)
                 del entries[: len(batch)]
-                self.untold.extend(held.after for held in batch if held.after is not None and held.recorded())
                 self.runs += sum(held.executed for held in batch)
+                awaited = [held for held in batch if held.awaited is not None]
+                self.trip.untold.extend(call for held in awaited if (call := held.hand_over_receivers()) is not None)
                 for due in dues:
                     self.timers.due(*due)
             del self._unsettled[shard]
 
-    def _keep(self, items: Sequence[Held]) -> None:
+    def _keep(self, items: Sequence[Lease]) -> None:
         """Keep entries whose rows are locked, and log those that have waited long. See Note [Kept while locked]."""
         now = time.monotonic()
         for item in items:
             item.locked_at = item.locked_at or now
-            self._locked[item] = now + min(max(now - item.locked_at, FIRST_SECONDS), MOST_SECONDS)
+            self.locked[item] = now + min(max(now - item.locked_at, FIRST_SECONDS), MOST_SECONDS)
         late = [item for item in items if not item.told and now - item.locked_at >= TELL_SECONDS]
         for item in late:
             item.told = True
         if late:
-            titles = ", ".join(item.title for item in late[:NAMED])
-            more = f" and {len(late) - NAMED} more" if len(late) > NAMED else ""
-            logger.warning("Locked by another transaction: %s%s. The others go on.", titles, more)
-        if len(self._locked) >= self.size and not self.full:
+            titles = ", ".join(item.title for item in late[:NAMED]) + (", ..." if len(late) > NAMED else "")
+            logger.warning("Locked by another transaction, and tried again: %s. The others go on.", titles)
+        if len(self.locked) >= self.size and not self.full:
             self.full = True
-            logger.error("Nothing more is claimed: %d outcomes wait for locked rows.", len(self._locked))
+            logger.error("Nothing more is claimed: %d outcomes wait for locked rows.", len(self.locked))
 
 
 class Counting:
@@ -291,14 +263,11 @@ class Counting:
         self.again = time.monotonic() + EVERY_SECONDS
         try:
             for queue in {queue for _, queue, _ in self._counted}:
-                self._bring(queue)
+                taken = [(key, tally) for key, tally in self._counted.items() if key[1] == queue]
+                self._minutes.add(queue, int(self._timers.server_ms() // 60_000), taken)
+                self.brought.merge(taken)
+                for key, _ in taken:
+                    del self._counted[key]
         except BrokerError as error:
             self.again = time.monotonic() + AGAIN_SECONDS
             logger.debug("Counts wait for Redis: %s", error)
-
-    def _bring(self, queue: str) -> None:
-        taken = [(key, tally) for key, tally in self._counted.items() if key[1] == queue]
-        self._minutes.add(queue, int(self._timers.server_ms() // 60_000), taken)
-        self.brought.merge(taken)
-        for key, _ in taken:
-            del self._counted[key]

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from django.db import DataError, Error, IntegrityError, connections
 
 from .. import ledger
-from .held import Held
+from .held import Lease
 from .recorder import Recorder
 from .slots import Slots
 from .timeouts import Timeouts
@@ -27,7 +27,7 @@ class Showing:
         self._slots, self._timeouts, self._after = slots, timeouts, after_seconds
         #: The monotonic second of the next `round`, if anything runs.
         self.look_at = 0.0
-        self._refused: set[Held] = set()  # running entries that must get no row
+        self._refused: set[Lease] = set()  # running entries that must get no row
         self._backoff = Backoff()  # of the reads of requests to stop
 
     def round(self) -> None:
@@ -50,9 +50,9 @@ class Showing:
         except Error as error:
             self._trouble.database_failed(error, writing=True)
 
-    def _stop_requested(self, running: Collection[Held]) -> None:
+    def _stop_requested(self, running: Collection[Lease]) -> None:
         """Stop the tasks that users want stopped; see `timeouts.py`, Note [Soft and hard timeouts]."""
-        named = {key: held for held in running if held.stopped_by is None and (key := held.stop_key)}
+        named = {key: held for held in running if held.stopped_by is None and (key := held.outcome.run.pk)}
         if not named or time.monotonic() < self._backoff.until:
             return
         try:

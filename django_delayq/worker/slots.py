@@ -3,29 +3,25 @@
 Note [Each execution has its own context]
 Each execution, with the receivers of its signals, runs in a copy of its thread's empty context: language, time zone,
 decimal context and context variables do not outlast it. Django also keeps the clients of caches and the backends of
-tasks there, so each thread makes them before its first execution; otherwise each execution would connect again. The
-locale belongs to the process: a task that sets it affects concurrent tasks, until the next execution ends and
-restores it. Not isolated: `threading.local`, modules, the environment, the working directory.
+tasks there, so each thread makes them before its first execution; otherwise each execution would connect again.
 
 Note [Left open]
-A database connection that a task leaves in a bad state would affect the next task of the thread: in an open
-transaction its writes are never committed and its locks block others; a connection that the driver has closed raises
-an error. Django's `close_old_connections` skips a connection in an atomic block and tests only connections that
-failed, so a connection that is not idle after a task is replaced.
+A database connection that a task leaves in an open transaction, or closed, would affect the next task of the thread.
+Django's `close_old_connections` skips a connection in an atomic block and tests only connections that failed, so a
+connection that is not idle after a task is replaced.
 
 Note [After the record]
 Receivers of `task_finished` and `run_finished`, and span processors, run in the thread that executed the task, after
-its outcome was reported and, for receivers, recorded. They may block, so until they return the thread takes no other
-entry, but it counts as idle. If the record takes longer than RECORD_SECONDS (the database is unreachable, the row is
-locked), the loop calls the receivers instead.
+its outcome was reported and, for receivers, settled. They may block, so until they return the thread takes no other
+entry, but it counts as idle. If that takes longer than RECORD_SECONDS, the loop calls the receivers instead.
 """
 
-import locale
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -37,7 +33,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..calls.compat import task_backends
 from . import spans
-from .held import Held
+from .held import Lease
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -53,36 +49,31 @@ class Slots:
     """A fixed number of threads with one inbox. `report` is called in a slot's thread with each finished entry.
 
     Note [Claim ahead]
-    A slot that waits for the next claim idles for a round trip, which is most of the time if tasks take microseconds.
-    So more entries than free slots may be claimed: as many as will start within AHEAD_SECONDS by the measured mean.
-    If no task has ended for that long, nothing is claimed ahead, and unstarted entries are handed back for other
-    workers.
+    A slot that waits for the next claim idles for a round trip. So more entries than free slots may be claimed: as many
+    as will start within AHEAD_SECONDS by the measured mean. If no task has ended for that long, nothing is claimed
+    ahead, and unstarted entries are handed back for other workers.
     """
 
     def __init__(
         self,
         threads: int,
-        call: Callable[[Held], bool],
-        report: Callable[[Held], None],
-        after: Callable[[Held], None] = lambda held: None,
+        call: Callable[[Lease], bool],
+        report: Callable[[Lease], None],
+        *,
+        traces: bool = False,
     ) -> None:
-        """`call` executes an entry; it returns False if the outcome was already reported by another thread.
-
-        `after` is called in the same thread after the report: see Note [After the record].
-        """
-        self.threads = threads
-        self._call = call
-        self._report = report
-        self._after = after
-        #: Number of threads in `after`.
+        """`call` executes an entry; it returns False if another thread has reported the outcome."""
+        self.threads, self._report = threads, report
+        self._call = partial(spans.execute, call=call) if traces else call
+        #: Number of threads in `_tell`.
         self.telling = 0
-        self._inbox: queue.SimpleQueue[Held | None] = queue.SimpleQueue()  # None ends a thread
+        self._inbox: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()  # None ends a thread
         self._lock = threading.Lock()
         #: Number of entries that were submitted, and have neither ended nor been taken back.
         self.busy = 0
         self._mean: float | None = None
         self._last_end = 0.0
-        self._begun: list[tuple[Held, float] | None] = [None] * threads  # what each thread executes, since when
+        self._begun: list[tuple[Lease, float] | None] = [None] * threads  # what each thread executes, since when
         self._pool = [
             threading.Thread(target=self._run, args=(n,), name=f"delayq-slot-{n}", daemon=True) for n in range(threads)
         ]
@@ -102,7 +93,7 @@ class Slots:
                 thread.join(max(0.0, end - time.monotonic()))
         return not any(thread.is_alive() for thread in self._pool)
 
-    def submit(self, items: Sequence[Held]) -> None:
+    def submit(self, items: Sequence[Lease]) -> None:
         """Queue entries for the next free slots, in this sequence."""
         with self._lock:
             self.busy += len(items)
@@ -121,7 +112,7 @@ class Slots:
     def free(self) -> int:
         return max(0, self.threads - self.busy)
 
-    def executing(self) -> list[tuple[Held, float]]:
+    def executing(self) -> list[tuple[Lease, float]]:
         """Return the running entries, each with the monotonic second of its start."""
         return [item for item in self._begun if item is not None]
 
@@ -136,9 +127,9 @@ class Slots:
             room = max(room, int(self.threads * AHEAD_SECONDS / max(self._mean, 1e-6)))
         return max(0, room - self.busy)
 
-    def take_back(self) -> list[Held]:
+    def take_back(self) -> list[Lease]:
         """Remove and return all entries that have not started."""
-        taken = list[Held]()
+        taken = list[Lease]()
         with suppress(queue.Empty):
             while (held := self._inbox.get_nowait()) is not None:
                 taken.append(held)
@@ -147,20 +138,23 @@ class Slots:
         return taken
 
     def _run(self, number: int) -> None:
-        prepare_thread()
+        for handler in (caches, task_backends):  # see Note [Each execution has its own context]
+            for alias in handler:
+                with suppress(Exception):  # raised again for the code that uses it
+                    handler[alias]
         while (held := self._inbox.get()) is not None:
             self._begun[number] = held, time.monotonic()
             to_be_told = True
             try:
                 if not held.lapsed():
-                    to_be_told = self._call(held)
+                    to_be_told = self.execute(held)
             except BaseException:  # an unexpected error must lose neither the thread nor the entry
                 logger.exception("%s could not be executed; it comes due again when its lease ends.", held.member)
                 held.executed = False
             self._begun[number] = None
             tells = to_be_told and (held.span is not None or held.after is not None)
-            if tells:
-                held.expect_record()
+            if tells and held.after is not None:
+                held.awaited = Future()
             with self._lock:
                 self.busy -= 1
                 self.telling += tells
@@ -171,18 +165,36 @@ class Slots:
             if to_be_told:  # this wakes the loop, which must find the slot free
                 self._report(held)
             if tells:
-                self._after(held)
+                self._tell(held)
                 with self._lock:
                     self.telling -= 1
         forget_connections()
 
+    def execute(self, held: Lease) -> bool:
+        """Execute an entry in this thread. See Note [Each execution has its own context]."""
+        close_old_connections()
+        try:
+            return copy_context().run(self._call, held)
+        finally:
+            tidy_connections()
 
-def prepare_thread() -> None:
-    """Make the objects that all executions of this thread share. See Note [Each execution has its own context]."""
-    for handler in (caches, task_backends):
-        for alias in handler:
-            with suppress(Exception):  # raised again for the code that uses it
-                handler[alias]
+    def _tell(self, held: Lease) -> None:
+        """See Note [After the record]."""
+        spans.finish(held)
+        if held.awaited is None:
+            return
+        try:
+            call = held.awaited.result(RECORD_SECONDS)
+        except TimeoutError:
+            if held.awaited.cancel():
+                return
+            call = held.awaited.result()
+        if call is not None:
+            close_old_connections()
+            try:
+                call()
+            finally:
+                tidy_connections()
 
 
 def tidy_connections() -> None:
@@ -209,44 +221,12 @@ def _forget(connection: BaseDatabaseWrapper) -> None:
 
 def _is_left_open(connection: BaseDatabaseWrapper) -> bool:
     """Return True if a transaction is open, in Django or only in the driver, or if the driver's is closed."""
-    if connection.in_atomic_block:
-        return True
     driver: Any = connection.connection
+    if connection.in_atomic_block or driver is None:
+        return connection.in_atomic_block
     try:
-        if driver is not None and connection.vendor == "sqlite":
+        if connection.vendor == "sqlite":
             return bool(driver.in_transaction)
-        if driver is not None and connection.vendor == "postgresql":
-            return bool(driver.info.transaction_status)  # 0 is idle; a closed connection has "unknown"
+        return bool(driver.info.transaction_status)  # 0 is idle; a closed connection has "unknown"
     except Exception:  # closed
         return True
-    return False
-
-
-class Contexts:
-    """Executes entries in contexts. Create it before the worker's first execution: it stores the locale to restore."""
-
-    def __init__(self, call: Callable[[Held], bool], *, traces: bool = False) -> None:
-        self._call = partial(spans.execute, call=call) if traces else call
-        self._locale = locale.setlocale(locale.LC_ALL)
-
-    def execute(self, held: Held) -> bool:
-        """Execute an entry in a context of its own. See Note [Each execution has its own context]."""
-        close_old_connections()
-        try:
-            return copy_context().run(self._call, held)
-        finally:
-            tidy_connections()
-            if locale.setlocale(locale.LC_ALL) != self._locale:
-                logger.warning("A task has changed the locale of the whole process; it is put back.")
-                with suppress(locale.Error):
-                    locale.setlocale(locale.LC_ALL, self._locale)
-
-    def after(self, held: Held) -> None:
-        """See Note [After the record]."""
-        spans.finish(held)
-        if held.wait_for_record(RECORD_SECONDS) and held.after is not None:
-            close_old_connections()
-            try:
-                held.after()
-            finally:
-                tidy_connections()

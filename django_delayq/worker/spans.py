@@ -6,14 +6,14 @@ from typing import Any
 from ..calls import tracing
 from ..calls.side_channels import Guard
 from ..text import iso
-from .held import Held
+from .held import Lease
 
 PROCESS = "process"
 #: See `tracing.py`, Note [A tracer that fails]. No `TaskTimeout` can arrive here: no task is being called.
 TRACER = Guard("OpenTelemetry's tracer", BaseException)
 
 
-def execute(held: Held, call: Callable[[Held], bool]) -> bool:
+def execute(held: Lease, call: Callable[[Lease], bool]) -> bool:
     """Execute an entry in a span, the parent of all spans that the task creates. `finish` ends it."""
     with TRACER:
         held.span = _begin(held)
@@ -21,53 +21,16 @@ def execute(held: Held, call: Callable[[Held], bool]) -> bool:
         return call(held)
 
 
-def _begin(held: Held) -> Any:
+def _begin(held: Lease) -> Any:
+    """Begin a span with the attributes known by now, by OpenTelemetry's conventions; `delayq.*` are our own."""
     from opentelemetry import trace
 
+    run, labels = held.outcome.run, held.labels
+    carried = (run.options or {}).get("trace")  # see `tracing.py`, Note [Parent]
     with tracing.quiet():
-        context = tracing.context_of(held.carried())
+        context = tracing.context_of(carried if isinstance(carried, dict) else {})
     asked = trace.get_current_span(context).get_span_context()
-    return tracing.tracer().start_span(
-        f"{PROCESS} {held.shard.queue}",
-        context=context,
-        kind=trace.SpanKind.CONSUMER,
-        attributes=_attributes(held),
-        links=[trace.Link(asked)] if asked.is_valid else [],
-    )
-
-
-def finish(held: Held) -> None:
-    """End the span of an execution, with its outcome. Does nothing if there is no span."""
-    span, held.span = held.span, None
-    if span is not None:
-        with TRACER:
-            _finish(span, held)
-
-
-def _finish(span: Any, held: Held) -> None:
-    from opentelemetry.trace import StatusCode
-
-    failure = held.failure
-    _, lag = held.waited
-    span.set_attribute("delayq.attempt", held.labels["attempt"])
-    if lag is not None:
-        span.set_attribute("delayq.lag", lag)
-    if failure is not None:  # its texts contain no secrets, unlike those that OpenTelemetry would format
-        span.set_attribute("error.type", failure.path)
-        said = {
-            "exception.type": failure.path,
-            "exception.message": failure.title,
-            "exception.stacktrace": failure.text,
-        }
-        span.add_event("exception", said)
-        span.set_status(StatusCode.ERROR, failure.title)
-    span.end()
-
-
-def _attributes(held: Held) -> dict[str, Any]:
-    """Return the attributes known before the execution, by OpenTelemetry's conventions; `delayq.*` are our own."""
-    labels, (due, _) = held.labels, held.waited
-    return {
+    attributes = {
         "messaging.system": tracing.SYSTEM,
         "messaging.operation.name": PROCESS,
         "messaging.operation.type": PROCESS,
@@ -75,5 +38,35 @@ def _attributes(held: Held) -> dict[str, Any]:
         "messaging.message.id": labels.get("run", labels.get("job", "")),
         "code.function.name": labels["task"],
         **{f"delayq.{name}": labels[name] for name in ("task", "schedule") if name in labels},
-        **({} if due is None else {"delayq.due": iso(due)}),
+        "delayq.due": iso(run.due_at),
     }
+    return tracing.tracer().start_span(
+        f"{PROCESS} {held.shard.queue}",
+        context=context,
+        kind=trace.SpanKind.CONSUMER,
+        attributes=attributes,
+        links=[trace.Link(asked)] if asked.is_valid else [],
+    )
+
+
+def finish(held: Lease) -> None:
+    """End the span of an execution, with its outcome. Does nothing if there is no span."""
+    span, held.span = held.span, None
+    if span is not None:
+        with TRACER:
+            _finish(span, held)
+
+
+def _finish(span: Any, held: Lease) -> None:
+    from opentelemetry.trace import StatusCode
+
+    failure, run = held.failure, held.outcome.run
+    span.set_attribute("delayq.attempt", run.attempt)
+    if run.lag is not None and run.attempt <= 1:  # a retry's wait means nothing
+        span.set_attribute("delayq.lag", run.lag.total_seconds())
+    if failure is not None:  # its texts contain no secrets, unlike those that OpenTelemetry would format
+        span.set_attribute("error.type", failure.path)
+        values = {"type": failure.path, "message": failure.title, "stacktrace": failure.text}
+        span.add_event("exception", {f"exception.{name}": value for name, value in values.items()})
+        span.set_status(StatusCode.ERROR, failure.title)
+    span.end()

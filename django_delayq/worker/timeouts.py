@@ -1,23 +1,20 @@
 """Ends executions that exceed their timeout: first by an exception, then without the task's cooperation.
 
 Note [Soft and hard timeouts]
-Soft: after the schedule's `timeout`, `TaskTimeout` is raised in the task's thread, between two steps of Python code: a
-task that sleeps, waits for a socket or computes in C receives it only afterwards. An `async def` task is cancelled by
-its event loop instead (`calling.py`), because a waiting loop is such a C call.
+Soft: after the schedule's `timeout`, `TaskTimeout` is raised in the task's thread, between two steps of Python code. An
+`async def` task is cancelled by its event loop instead (`calling.py`), because a waiting loop is a call into C.
 Hard: a task that has not ended `timeout_grace_seconds` later cannot be stopped by Python. Its outcome is recorded
-without it, and the process ends, because the thread is lost. The end of the task and the hard timeout compete: the
-first decides the outcome (`Held.conclude`), the other is discarded. A user's request to stop a task triggers both, with
-the grace between them, even if it has no timeout; so every execution is watched.
+without it, and the process ends, because the thread is lost. The first of the two ends decides the outcome
+(`Lease.conclude`). A user's request to stop a task triggers both; so every execution is watched.
 
 Note [One exception at most]
 An exception sent to a thread arrives some steps later, when the task may be over. So the thread and the watcher
 compete for the watch's gate. If the thread is first, no exception is sent. If the watcher is first, it sends exactly
 one, and the thread stays in `run` until that one was sent and has either arrived or been replaced by `_Landed`, which
-the thread sends to itself and awaits. It is not withdrawn by sending None: before Python 3.13 the interpreter would
-then check for an exception at each step from then on (a call took 27 % longer on 3.12), and on 3.11 the next traced
-function (coverage, a debugger) never begins. An exception that arrives in a finalizer during garbage collection is
-printed and lost; then the hard timeout ends the execution. The thread's side takes no lock that it could leave locked
-when interrupted: it makes only single calls into C, which no exception can interrupt.
+the thread sends to itself and awaits. It is not withdrawn by sending None: before Python 3.13 each step is slower from
+then on, and on 3.11 the next traced function (coverage, a debugger) never begins. An exception that arrives in a
+finalizer is printed and lost; then the hard timeout ends the execution. The thread's side takes no lock that it could
+leave locked when interrupted: it makes only single calls into C, which no exception can interrupt.
 """
 
 import ctypes
@@ -33,11 +30,11 @@ from contextlib import suppress
 from typing import Any
 
 from ..exceptions import TaskCancelled, TaskTimeout
-from .held import Held
+from .held import Lease
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Maximum sleep of the watching thread in seconds: below the limits of system calls, and long enough to cost nothing.
+#: Maximum sleep of the watching thread in seconds, below the limits of system calls.
 LONGEST_SECONDS = 3600.0
 #: Seconds between two checks of a thread whether the exception was sent, which takes microseconds.
 BLINK_SECONDS = 0.0005
@@ -48,7 +45,7 @@ class _Landed(BaseException):
 
 
 def _raise_in(ident: int, exception: type[BaseException]) -> None:
-    """Raise this in that thread at its next step, instead of an exception that was sent and has not arrived."""
+    """Raise this in that thread at its next step; it replaces an exception that has not arrived yet."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(exception))
 
 
@@ -56,7 +53,7 @@ class Watch:
     """One execution, in the thread that created this; `seconds` may be infinite."""
 
     def __init__(
-        self, held: Held, seconds: float, grace_seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
+        self, held: Lease, seconds: float, grace_seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
     ) -> None:
         self.held, self.interrupts, self.spare_seconds = held, interrupt, spare_seconds
         self.ident = threading.get_ident()
@@ -76,11 +73,7 @@ class Watch:
                 self._sent = True
 
     def close(self) -> None:
-        """Return once no exception is pending, or raise it. Called by the watched thread.
-
-        Raises:
-            TaskTimeout: It arrived only now.
-        """
+        """Return once no exception is pending, or raise it. Called by the watched thread."""
         if self._gate.acquire(blocking=False):
             return
         while not self._sent:
@@ -90,11 +83,6 @@ class Watch:
                 _raise_in(self.ident, _Landed)
                 time.sleep(0)
 
-    def where(self) -> str:
-        """Return the current stack of the thread, formatted as in a traceback."""
-        frame = sys._current_frames().get(self.ident)
-        return "" if frame is None else "".join(traceback.format_stack(frame))
-
 
 class Timeouts:
     """One thread that watches all executions; it sleeps while none has a timeout."""
@@ -103,13 +91,13 @@ class Timeouts:
         self,
         *,
         grace_seconds: float,
-        give_up: Callable[[Held, str], None],
-        overdue: Callable[[Held], None],
+        give_up: Callable[[Lease, str], None],
+        overdue: Callable[[Lease], None],
         forget: Callable[[], None],
     ) -> None:
-        """`give_up` fills in the outcome of a task that did not end, given its stack; then `overdue`
-        receives the entry. Both are called in the watching thread. `forget` is called in a thread whose task was
-        interrupted, because its connections may be in any state.
+        """`give_up` fills in the outcome of a task that did not end, given its stack; `overdue` then gets the entry.
+
+        `forget` is called in a thread whose task was interrupted, because its connections may be in any state.
         """
         self.grace_seconds = grace_seconds
         self.forget = forget
@@ -132,12 +120,11 @@ class Timeouts:
             self._thread.join(timeout=5)
 
     def run(
-        self, call: Callable[[], Any], held: Held, seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
+        self, call: Callable[[], Any], held: Lease, seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
     ) -> tuple[Any, BaseException | None]:
         """Call and watch a function; return its value, or the exception that ended it. Never raises.
 
-        `interrupt`: whether to raise the exception in this thread after `seconds`. `spare_seconds` are added to the
-        grace.
+        `interrupt`: raise an exception in this thread after `seconds`. `spare_seconds` are added to the grace.
         """
         watch = Watch(held, seconds, self.grace_seconds, interrupt=interrupt, spare_seconds=spare_seconds)
         try:
@@ -155,10 +142,8 @@ class Timeouts:
         finally:
             self._watches.discard(watch)
 
-    def cancel(self, held: Held, by: str) -> bool:
-        """Stop an execution as if its timeout had passed; `by` is the user who requested it. Return False, and do
-        nothing, if it was not called yet or has ended.
-        """
+    def cancel(self, held: Lease, by: str) -> bool:
+        """Stop an execution as if its timeout had passed, for the user `by`; return False if it is not being called."""
         watch = next((watch for watch in list(self._watches) if watch.held is held), None)
         if watch is None:
             return False
@@ -179,16 +164,11 @@ class Timeouts:
             except Exception:
                 logger.exception("Timeouts could not be watched; trying again.")
                 self._wake_at = time.monotonic() + 1.0
-            self._sleep()
-
-    def _sleep(self) -> None:
-        seconds = min(LONGEST_SECONDS, max(0.0, self._wake_at - time.monotonic()))
-        try:
-            self._nudge.get(timeout=None if self._wake_at == math.inf else seconds)
-            while True:
-                self._nudge.get_nowait()
-        except queue.Empty:
-            return
+            seconds = min(LONGEST_SECONDS, max(0.0, self._wake_at - time.monotonic()))
+            with suppress(queue.Empty):
+                self._nudge.get(timeout=None if self._wake_at == math.inf else seconds)
+                while True:
+                    self._nudge.get_nowait()
 
     def _look(self, now: float) -> float:
         """Act on expired timeouts; return the monotonic second of the next look."""
@@ -201,7 +181,8 @@ class Timeouts:
                 if watch.held.conclude():
                     watch.held.lost = True  # its context reports that another worker may execute the same entry
                     watch.held.hung, watch.held.seconds = True, time.monotonic() - watch.began
-                    self._give_up(watch.held, watch.where())
+                    frame = sys._current_frames().get(watch.ident)
+                    self._give_up(watch.held, "".join(traceback.format_stack(frame)) if frame else "")
                     self._overdue(watch.held)
             else:
                 soonest = min(soonest, watch.soft_at, watch.hard_at)

@@ -1,11 +1,8 @@
 """When to claim from each shard: at the due times of known heads, and at regular looks in case a hint was lost.
 
-Claims nothing. Used by the loop's thread only.
-
 Note [All alike]
-Every worker claims from every shard whose head it knows to be due, so that no entry waits for a certain worker: the
-first one gets it, the others run one read-only script. Workers share the looks at heads, at random times: the more
-workers live, the less often each one looks, down to FEWEST_LOOKS times less often than a single worker.
+Every worker claims from every shard whose head it knows to be due, so that no entry waits for a certain worker. Workers
+share the looks at heads, at random times: the more workers live, the less often each one looks.
 """
 
 import math
@@ -16,34 +13,28 @@ from collections.abc import Sequence
 from ..index import Broker, Shard
 
 #: Seconds between two queries of the number of workers and the server's clock: the first interval is short, because a
-#: fleet starts at the same time. A worker whose last heartbeat was two and a half heartbeat intervals ago is dead.
+#: fleet starts at the same time.
 WORKERS_FIRST_SECONDS, WORKERS_SECONDS = 2.0, 60.0
+#: Age of the last heartbeat of a dead worker, in seconds.
 DEAD_AFTER_SECONDS = 75.0
 #: Maximum factor by which a worker among many looks less often than a single one: the others may serve other queues.
 FEWEST_LOOKS = 20
 #: Maximum seconds between two claims from a shard.
 LONGEST_SECONDS = 3600.0
-#: Seconds that entries are left to other workers: longer than all of them need to claim.
-STAND_BACK_SECONDS = 1.0
-#: Minimum seconds between two of these pauses in a shard: unknown tasks must not keep all workers from other entries.
-STAND_BACK_EVERY_SECONDS = 10.0
 #: Seconds between two claims from a shard that is being rebuilt, by a single worker; several workers claim less often.
 REBUILD_SECONDS = 0.2
 
 
 class Timers:
-    """Knows per shard when to claim. See Note [All alike]."""
+    """Knows per shard when to claim. Used by the loop's thread only."""
 
     def __init__(self, broker: Broker, shards: Sequence[Shard], *, cap_seconds: float, alone: bool) -> None:
         """`alone`: ignore other workers."""
-        self.broker = broker
-        self.shards = shards
+        self.broker, self.shards = broker, shards
         self.workers = 1  # live workers, including this one
         self._cap_seconds = cap_seconds
         self._random = random.Random(broker.worker)  # noqa: S311 - spreads workers, and secures nothing
         self._turn = dict.fromkeys(shards, 0.0)  # monotonic second at which to claim
-        self._not_before = dict.fromkeys(shards, 0.0)  # monotonic second until which other workers go first
-        self._stood_back = dict.fromkeys(shards, -math.inf)  # monotonic second at which that last began
         self._look_at = 0.0
         #: The monotonic second of the next `look`.
         self.ask_at = 0.0
@@ -52,40 +43,22 @@ class Timers:
         # The server's clock minus the monotonic clock. Each node of a cluster has its own clock.
         self._offsets_ms = dict.fromkeys(shards, 0.0)
 
-    def claimed(self, shard: Shard, head_ms: int | None, now_ms: int) -> None:
-        """Note the reply to a claim: the next head, and the server's current time."""
-        self._turn[shard] = time.monotonic() + LONGEST_SECONDS
-        self.due(shard, head_ms, now_ms)
-
-    def due(self, shard: Shard, due_ms: int | None, now_ms: int = 0) -> None:
+    def due(self, shard: Shard, due_ms: int | None, now_ms: int = 0, *, known: bool = False) -> None:
         """Note that something comes due at this time of the server's clock, None for never.
 
-        `now_ms` is the server's current time, 0 if not known.
-        """
-        if now_ms:
-            self._offsets_ms[shard] = now_ms - time.monotonic() * 1000
-        if due_ms is not None and shard in self._turn:
-            head = (due_ms - self._offsets_ms[shard]) / 1000
-            self._turn[shard] = min(self._turn[shard], max(head, self._not_before[shard]))
-
-    def stand_back(self, shard: Shard) -> bool:
-        """Leave due entries of this shard to the other workers for a moment; return False if that is not possible.
-
-        It is not possible without other workers, or again within STAND_BACK_EVERY_SECONDS.
+        `now_ms` is the server's current time, 0 if not known. `known`: nothing comes due before, as after a claim.
         """
         now = time.monotonic()
-        since = now - self._stood_back.get(shard, -math.inf)
-        if shard not in self._turn or self.workers == 1 or STAND_BACK_SECONDS <= since < STAND_BACK_EVERY_SECONDS:
-            return False
-        if since >= STAND_BACK_EVERY_SECONDS:
-            self._stood_back[shard] = now
-            self._not_before[shard] = now + STAND_BACK_SECONDS
-        self._turn[shard] = max(self._turn[shard], self._not_before[shard])
-        return True
+        if known:
+            self._turn[shard] = now + LONGEST_SECONDS
+        if now_ms:
+            self._offsets_ms[shard] = now_ms - now * 1000
+        if due_ms is not None and shard in self._turn:
+            self._turn[shard] = min(self._turn[shard], (due_ms - self._offsets_ms[shard]) / 1000)
 
     def put_off(self, shard: Shard, seconds: float) -> None:
         """Claim from this shard in this many seconds, whatever its head is."""
-        self._turn[shard] = max(time.monotonic() + seconds, self._not_before[shard])
+        self._turn[shard] = time.monotonic() + seconds
 
     def flushed(self, shard: Shard) -> None:
         """Claim again soon from a shard that is being rebuilt."""
@@ -108,12 +81,9 @@ class Timers:
         return sorted((shard for shard in self.shards if self._turn[shard] <= now), key=self._turn.__getitem__)
 
     def look(self, now: float) -> list[Shard] | None:
-        """Query the number of live workers and the heads of all shards, each if it is due: a hint may have been lost.
+        """Query the number of live workers and the heads of all shards, each if it is due, from `ask_at` on.
 
-        Called from `ask_at` on. Returns the empty shards, which may have been flushed; None if the heads were not due.
-
-        Raises:
-            BrokerError: The query stays due.
+        Returns the empty shards, which may have been flushed; None if the heads were not due.
         """
         if now >= self._workers_at:
             self._count_workers()

@@ -125,7 +125,7 @@ class Trouble:
 
 
 def repair(broker: Broker, shards: Sequence[Shard]) -> bool:
-    """Delete keys of a wrong type as far as Redis permits; return True if there were any, so that a rebuild is due."""
+    """Delete keys of a wrong type; return True if there were any, so that a rebuild is due."""
     found = False
     with suppress(BrokerError):
         for shard in shards:
@@ -148,11 +148,7 @@ def _remedy(error: Error) -> str:
 
 
 def forget_frames(error: BaseException) -> None:
-    """Clear the frames of an error, which hold its cursors.
-
-    Django's database errors are part of a reference cycle, and SQLite keeps a closed connection open while one of its
-    cursors exists: without this, each try in an outage would leak descriptors until the next garbage collection.
-    """
+    """Clear the frames of an error, which hold its cursors: SQLite keeps a closed connection open while one exists."""
     link: BaseException | None = error
     while link is not None:
         traceback.clear_frames(link.__traceback__)

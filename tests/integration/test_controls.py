@@ -172,7 +172,7 @@ def test_a_reply_that_is_missing_elsewhere_lets_nothing_of_a_paused_queue_start(
     actions.pause("mail")
     worker = Worker(WorkerOptions(queues=("default", "mail"), threads=2))
     (here,) = [shard for shard in worker.shards if shard.queue == "default"]
-    worker.claims._unanswered.add(here)
+    worker.claims.unanswered.add(here)
     worker.timers.put_off(here, 60)
     worker.round()
     assert worker.slots.waiting == 0
@@ -185,7 +185,7 @@ def test_what_a_lost_reply_had_of_a_paused_queue_is_handed_back(broker):
     lost = worker.broker.claim(shard, limit=5, lease_ms=30_000, request=1)
     assert len(lost.entries) == 1
     worker.claims._request[shard] = 1
-    worker.claims._unanswered.add(shard)
+    worker.claims.unanswered.add(shard)
     actions.pause("mail")
     worker.round()
     assert worker.slots.waiting == 0
@@ -222,7 +222,7 @@ def test_a_limit_is_divided_among_shards(broker, settings):
     assert {worker.controls.most(shard) for shard in worker.shards if shard.queue == "default"} == {1}
 
 
-def test_while_the_database_is_away_what_was_known_last_holds(broker, caplog):
+def test_while_the_database_is_away_what_was_known_last_holds(broker, caplog, monkeypatch):
     actions.pause("mail")
     worker = Worker(WorkerOptions(queues=("mail",)))
     assert worker.controls.refresh()
@@ -230,7 +230,8 @@ def test_while_the_database_is_away_what_was_known_last_holds(broker, caplog):
     def away():
         raise OperationalError("gone")
 
-    worker.controls._read, worker.controls._read_at = away, 0.0
+    monkeypatch.setattr(ledger, "read_held_back", away)
+    worker.controls._read_at = 0.0
     assert not worker.controls.refresh()
     assert "mail" in worker.controls.known.queues
     assert [record.message for record in caplog.records if "cannot be read" in record.message] == [

@@ -56,7 +56,7 @@ def counted(broker, since=None):
 @pytest.fixture
 def worker(broker):
     made = Worker(WorkerOptions(queues=("default", "mail"), threads=1))
-    made.timers.claimed(made.shards[0], None, broker.now_ms())
+    made.timers.due(made.shards[0], None, broker.now_ms(), known=True)
     yield made
     made.broker.close()
 

@@ -354,6 +354,6 @@ def test_the_log_tells_backend_and_result_as_text_and_as_json(broker, caplog):
     caplog.set_level("INFO", "django_delayq.worker")
     burst(broker, schedule())
     (record,) = [record for record in caplog.records if "succeeded" in record.getMessage()]
-    assert "handed over to accepting as id-1" in record.getMessage()
+    assert "backend accepting  result id-1" in record.getMessage()
     event = json.loads(JsonFormatter().format(record))
     assert (event["backend"], event["result_id"], event["reason"]) == ("accepting", "id-1", "handed_over")

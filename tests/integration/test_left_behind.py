@@ -10,7 +10,7 @@ import pytest
 
 from django_delayq.ledger.chain import member_of
 from django_delayq.models import Run, Schedule
-from django_delayq.worker.held import Held
+from django_delayq.worker.held import Lease
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests import failpoints
@@ -51,7 +51,7 @@ def test_points_that_were_due_when_an_edit_came_during_a_run_are_explained(broke
     assert worker.slots.waiting == 1
     edit(row)
     worker.slots.start()
-    while not isinstance(item := worker.inbox.get(timeout=PATIENCE_SECONDS), Held):
+    while not isinstance(item := worker.inbox.get(timeout=PATIENCE_SECONDS), Lease):
         pass
     worker.recorder.add([item])
     worker.recorder.flush()

@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError
@@ -14,7 +15,7 @@ from django_delayq.models import Run
 from django_delayq.recurrence.point import utcnow
 from django_delayq.worker import loop, showing
 from django_delayq.worker.calling import perform_task
-from django_delayq.worker.held import Held
+from django_delayq.worker.held import Lease
 from django_delayq.worker.timeouts import Timeouts, Watch
 from tests.acceptance.support import wait_until
 from tests.integration import mirroring
@@ -73,7 +74,7 @@ def test_a_task_that_waits_in_c_is_recorded_without_it_after_the_grace(broker, s
 
 def made():
     """Return an entry under a lease that no server knows."""
-    return Held(None, "j1", "lease", time.monotonic() + 60, None, "", "", None, None)
+    return Lease(None, "j1", "lease", time.monotonic() + 60, None, "", "", None, None)
 
 
 def test_what_is_about_to_be_called_is_asked_about_again():
@@ -104,7 +105,7 @@ def test_a_coroutine_that_was_stopped_before_its_loop_ran_ends_at_once():
 
     timeouts._watches = Watches()
     ended = perform_task(held, Spun, timeouts)
-    assert type(ended.error) is TaskCancelled
+    assert type(ended[1]) is TaskCancelled
 
 
 def test_a_hard_timeout_that_comes_sooner_is_not_put_off():
@@ -161,9 +162,9 @@ def test_without_the_database_what_runs_goes_on_and_is_asked_about_later(broker,
         raise OperationalError("gone")
 
     class Running:
-        stopped_by, stop_key, title = None, 1, "a run"
+        stopped_by, title, outcome = None, "a run", SimpleNamespace(run=SimpleNamespace(pk=1))
 
-    monkeypatch.setattr(ledger, "read_cancellations", away)
+    monkeypatch.setattr(ledger, "read_stop_requests", away)
     worker = idle_worker()
     worker.showing._stop_requested([Running()])
     worker.showing._stop_requested([Running()])

@@ -307,7 +307,7 @@ def test_log_lines_tell_schedule_point_lag_duration_and_outcome(broker, caplog):
     line = next(record for record in caplog.records if "nightly report" in record.getMessage())
     text = line.getMessage()
     assert text.startswith("succeeded")
-    assert f"due {point:%Y-%m-%d %H:%M:%S}" in text
+    assert f"due {point:%Y-%m-%dT%H:%M:%S}" in text
     assert "lag" in text and "took" in text
     event = json.loads(JsonFormatter().format(line))
     assert (event["schedule"], event["event"]) == ("nightly report", "succeeded")

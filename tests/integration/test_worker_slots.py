@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from django_delayq.worker.held import Held
+from django_delayq.worker.held import Lease
 from django_delayq.worker.slots import Slots
 from tests.acceptance.support import PATIENCE_SECONDS, wait_until
 
@@ -14,12 +14,12 @@ SHORT, LONG = 0.000_01, 0.5
 
 
 @dataclass(eq=False)
-class Item(Held):
+class Item(Lease):
     """What the slots are given here: calls `act`, and is said to have taken `seconds`. It lets other threads go on."""
 
     shard: object = None
     member: str = "j1"
-    lease: str = ""
+    holder: str = ""
     deadline: float = float("inf")
     entry: object = None
     fence: str = ""

@@ -17,7 +17,7 @@ from django_delayq.exceptions import TaskTimeout
 from django_delayq.models import Run, Status
 from django_delayq.recurrence import to_ms
 from django_delayq.worker import loop, timeouts
-from django_delayq.worker.held import Held
+from django_delayq.worker.held import Lease
 from django_delayq.worker.options import OK, RECYCLE, UNFINISHED
 from django_delayq.worker.slots import forget_connections
 from django_delayq.worker.timeouts import Timeouts, Watch
@@ -145,7 +145,7 @@ def test_a_process_ends_when_its_grace_is_over_whatever_its_tasks_do(task, broke
 
 def held():
     """An entry of which only the timeouts ask anything."""
-    return Held(None, "", "", float("inf"), *[None] * 5)
+    return Lease(None, "", "", float("inf"), *[None] * 5)
 
 
 class Watched:
@@ -224,7 +224,7 @@ def test_after_a_timeout_a_function_can_be_traced():
     script = """
 import sys, time, django
 django.setup()
-from django_delayq.worker.held import Held
+from django_delayq.worker.held import Lease
 from django_delayq.worker.timeouts import Timeouts
 
 def task():
@@ -233,7 +233,7 @@ def task():
 
 timeouts = Timeouts(grace_seconds=60, give_up=print, overdue=print, forget=lambda: None)
 timeouts.start()
-error = timeouts.run(task, Held(None, "", "", 0.0, *[None] * 5), 0.05, interrupt=True)[1]
+error = timeouts.run(task, Lease(None, "", "", 0.0, *[None] * 5), 0.05, interrupt=True)[1]
 sys.settrace(lambda *args: None)
 (lambda: print(type(error).__name__))()
 """

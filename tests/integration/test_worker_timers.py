@@ -73,27 +73,12 @@ def test_how_many_live_is_not_asked_at_every_look(broker, clock):
 def test_a_look_finds_heads_that_no_hint_told_of_and_tells_what_is_empty(broker, clock):
     made = timers_of(broker)
     for place in made.shards:
-        made.claimed(place, broker.now_ms(), None)
+        made.due(place, None, broker.now_ms(), known=True)
     first, second = made.shards
     broker.client.zadd(f"{{{broker.config.prefix}:{first}}}:due", {"s1": broker.now_ms() + 3000})
     assert made.look(clock.now) == [second]
     assert made.turns(clock.now) == []
     assert made.turns(clock.now + 3.5) == [first]
-
-
-def test_a_place_is_left_to_others_for_a_moment_and_not_all_the_time(broker, clock):
-    beat(broker, 2)
-    made = timers_of(broker)
-    assert not made.stand_back(made.shards[0]), "there are no others as far as is known"
-    made.look(clock.now)
-    place, another = made.shards
-    told = []
-    for clock.now in (1000.0, 1000.9, 1001.0, 1009.9, 1010.0, 1010.5, 1012.0):
-        told.append(made.stand_back(place))
-    assert told == [True, True, False, False, True, True, False]
-    assert made.stand_back(another)
-    made.due(another, 0)
-    assert (made.turns(1012.9), made.turns(1013.0)) == ([place], [place, another])
 
 
 def test_a_claim_whose_reply_was_lost_is_repeated_at_once(broker, monkeypatch):

@@ -24,7 +24,7 @@ from django_delayq.ledger.rows import RunRow
 from django_delayq.models import Origin, Run, Status
 from django_delayq.recurrence.point import utcnow
 from django_delayq.worker import recorder
-from django_delayq.worker.held import Held, Verdicts
+from django_delayq.worker.held import Lease, Verdicts
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from django_delayq.worker.recorder import Recorder, is_passing
@@ -45,7 +45,7 @@ def of_postgresql(code, constraint):
     return error
 
 
-class Row(Held):
+class Row(Lease):
     """An entry whose sort is the first letter of its member."""
 
     labels = {}

@@ -126,7 +126,7 @@ def died(result, times=1, started=True):
     rebuild(standing.broker, standing.broker.shards())
     for request in range(1, times + 1):
         standing.make_due()
-        [held] = trip.claim(standing.shard, 1, request, 10.0**12).entries
+        _, [held] = trip.claim(standing.shard, 1, request, 10.0**12)
         verdicts = trip.judge([held])
         [held] = verdicts.start or verdicts.suspects
         if started and verdicts.start:

@@ -161,7 +161,7 @@ def test_where_the_end_is_written_by_two_there_is_one_callback(broker):
     try:
         for request in (1, 2):
             trip = Trip(standing.broker)
-            [entry] = trip.claim(standing.shard, 1, request, 10.0**12).entries
+            _, [entry] = trip.claim(standing.shard, 1, request, 10.0**12)
             verdicts = trip.judge([entry])
             held.append((trip, (verdicts.start or trip.begin(verdicts.suspects).start)[0]))
             standing.make_due()

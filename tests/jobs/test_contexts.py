@@ -2,7 +2,6 @@
 
 import contextvars
 import decimal
-import locale
 
 import pytest
 from django.core.cache import caches
@@ -29,7 +28,6 @@ def change_all():
     timezone.activate("Asia/Kolkata")
     OWN.set("set")
     decimal.getcontext().prec = 3
-    locale.setlocale(locale.LC_ALL, other_locale())
     CLIENTS.update((id(caches["default"]), id(task_backends["default"])))
     assert surroundings() != FOUND[0]
 
@@ -46,20 +44,11 @@ def known(monkeypatch):
     CLIENTS.clear()
     for made in (change_all, achange_all):
         monkeypatch.setitem(registry.get_tasks(), made.module_path, made)
-    before = locale.setlocale(locale.LC_ALL)
-    yield
-    locale.setlocale(locale.LC_ALL, before)
 
 
 def surroundings():
     """Return all that an execution finds around it."""
-    zone = timezone.get_current_timezone_name()
-    return translation.get_language(), zone, OWN.get(), decimal.getcontext().prec, locale.setlocale(locale.LC_ALL)
-
-
-def other_locale():
-    """Return one that every system has and that is not the present one."""
-    return "C.UTF-8" if locale.setlocale(locale.LC_ALL) == "C" else "C"
+    return translation.get_language(), timezone.get_current_timezone_name(), OWN.get(), decimal.getcontext().prec
 
 
 @pytest.mark.parametrize("made", [change_all, achange_all])

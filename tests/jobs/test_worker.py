@@ -161,7 +161,7 @@ def test_a_worker_that_ends_after_so_many_runs_counts_executions_of_jobs_and_no_
     assert len(app_tasks.CALLS) == 2
     worker = Worker(WorkerOptions(queues=("default",), threads=1, burst=True))
     worker.run()
-    assert (len(app_tasks.CALLS), worker.runs, row(poisonous).status) == (5, 3, "lost")
+    assert (len(app_tasks.CALLS), worker.recorder.runs, row(poisonous).status) == (5, 3, "lost")
 
 
 def test_jobs_that_cannot_be_settled_hold_up_no_outcome(settings, broker, monkeypatch, tmp_path):

@@ -22,8 +22,8 @@ THREADS, AHEAD = 3, 2
 class Hand(Slots):
     """In place of threads: keeps what was submitted until the history begins it, and what was begun until it ends."""
 
-    def __init__(self, threads, call, report, after):
-        self.threads, self.call, self.report, self.telling = threads, call, report, 0
+    def __init__(self, threads, call, report, traces):
+        self.threads, self._call, self.report, self.telling = threads, call, report, 0
         self.entries, self.begun = [], []
         #: The monotonic second at which each began that runs.
         self.since = {}
@@ -129,7 +129,7 @@ class Stepped:
 
     def has_begun(self, place, member, fence):
         """Say whether it ever began an execution under this lease."""
-        leases = ((self.world.tag(held.shard), held.member, held.lease.partition(" ")[0]) for held in self.begun)
+        leases = ((self.world.tag(held.shard), held.member, held.holder.partition(" ")[0]) for held in self.begun)
         return (place, member, fence) in leases
 
     @property
@@ -181,7 +181,7 @@ class Stepped:
         if self.slots.begun:
             held = self.slots.begun.pop(index % len(self.slots.begun))
             self.world.stage.ending = ok
-            self.slots.call(held)
+            self.slots.execute(held)
             self.slots.report(held)
 
     def flush(self):

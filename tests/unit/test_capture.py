@@ -9,7 +9,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import pytest
 
-from django_delayq.calls.capture import MARGIN, Output, capture_output, current, new_output
+from django_delayq.calls import capture
+from django_delayq.calls.capture import MARGIN, Output, capture_output, current
 from django_delayq.worker.logs import LogQueue
 from tests.acceptance.support import wait_until
 
@@ -31,7 +32,7 @@ def listens(most=1000, **options):
 
 def said(call):
     """Return what a call says in a context of its own."""
-    output = new_output()
+    output = Output(capture.most)
 
     def within():
         current.set(output)
@@ -124,7 +125,7 @@ def test_executions_side_by_side_hear_only_themselves():
 
 def test_nobody_listens_where_nothing_is_to_be_kept():
     with listens(0):
-        assert new_output() is None
+        assert not capture.most
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 5000, 100_000])

@@ -24,7 +24,7 @@ from ...exceptions import TaskCancelled, TaskTimeout
 from ...ledger import bulk
 from ..announcing import running_job
 from ..calling import call_cancellable, context_of, take
-from ..held import Held
+from ..held import Lease
 from ..logs import LogQueue
 from .isolated import pack_error, unpack_outcome
 from .process import end_as_child
@@ -36,13 +36,13 @@ INTERRUPTS = {signal.SIGUSR1: TaskTimeout, signal.SIGUSR2: TaskCancelled}
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Held(Held):
+class _Lease(Lease):
     """The entry that this process executes; its lease and outcome belong to the worker."""
 
     channel: socket.socket
 
     def is_lost(self) -> bool:
-        """See `Held.is_lost`: the worker closes its side of the socket then, and sends nothing before."""
+        """See `Lease.is_lost`: the worker closes its side of the socket then, and sends nothing before."""
         with suppress(BlockingIOError):
             return not self.channel.recv(1, socket.MSG_DONTWAIT)
         return False
@@ -86,8 +86,8 @@ def serve(channel: int, output: int) -> None:
 def _make(call: dict[str, Any], channel: socket.socket, output: int) -> dict[str, Any]:
     outcome, process = unpack_outcome(call["run"], call["schedule"]), os.getpid()
     task = registry.get_task(outcome.call.task)
-    leased = ("shard", "member", "lease", "deadline", "entry", "fence", "worker", "claimed_at", "point")
-    held = _Held(**dict.fromkeys(leased), outcome=outcome, channel=channel)  # type: ignore[arg-type]
+    leased = ("shard", "member", "holder", "deadline", "entry", "fence", "worker", "claimed_at", "point")
+    held = _Lease(**dict.fromkeys(leased), outcome=outcome, channel=channel)  # type: ignore[arg-type]
     result = None if outcome.job is None else running_job(held, task)
     context = [context_of(held, task, result)] if task.takes_context else []
     is_async = iscoroutinefunction(task.func)

@@ -37,7 +37,7 @@ from ...calls.isolation import Isolation
 from ...calls.registry import get_task
 from ...exceptions import TaskCancelled, TaskTimeout
 from ...ledger.rows import Outcome, RunRow, ScheduleRow, StateRow
-from ..held import Held
+from ..held import Lease
 
 COMMAND = ("delayq_worker", "--skip-checks", "--isolated")
 #: Maximum seconds for the start of a process, which does not count towards the task's timeout.
@@ -64,7 +64,7 @@ def is_on() -> bool:
     return not (conf.is_test() or conf.why_no_redis())
 
 
-def call(held: Held, isolation: Isolation) -> Taken:
+def call(held: Lease, isolation: Isolation) -> Taken:
     """Execute the task of an entry in a process of its own, within its time.
 
     Raises:
@@ -91,7 +91,7 @@ def call(held: Held, isolation: Isolation) -> Taken:
     return Taken(reply["value"], error)
 
 
-def _execute(held: Held, isolation: Isolation, call: bytes) -> dict[str, Any]:
+def _execute(held: Lease, isolation: Isolation, call: bytes) -> dict[str, Any]:
     """Return the reply of a process to this call, once it has ended. Raises the same as `call`."""
     ours, theirs = socket.socketpair()
     output, output_end = (os.fdopen(end, mode, buffering=0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
@@ -129,7 +129,7 @@ def _execute(held: Held, isolation: Isolation, call: bytes) -> dict[str, Any]:
     raise error from died
 
 
-def _watch(held: Held, process: Process, channel: "_Channel") -> bool:
+def _watch(held: Lease, process: Process, channel: "_Channel") -> bool:
     """Serve a process until it ends or must be killed; return whether it was interrupted."""
     limit, grace = math.inf if held.limit is None else held.limit, conf.get_config().timeout_grace_seconds
     kill_at, interrupted = time.monotonic() + START_SECONDS, False

@@ -94,7 +94,7 @@ JOBS = (
         hj.tried_again_with_a_key, KEY,
     ),
     mutant(
-        "keyatend", "a key is free with the outcome", "worker.announcing:close_job",
+        "keyatend", "a key is free with the outcome", "worker.held:Lease.close_job",
         "run.unique_key, run.expires_at = None,", "run.expires_at =",
         hj.ended_with_a_key, KEY,
     ),
@@ -121,7 +121,7 @@ JOBS = (
     ),
     # how long it is kept
     mutant(
-        "failedgone", "what failed is kept for longer than what succeeded", "worker.announcing:close_job",
+        "failedgone", "what failed is kept for longer than what succeeded", "worker.held:Lease.close_job",
         "settings.result_ttl if run.status == Status.SUCCEEDED else settings.failure_ttl", "settings.result_ttl",
         hj.kept_for_a_while, "J a job is gone",
     ),
@@ -141,11 +141,12 @@ JOBS = (
         (
             Change(
                 "django_delayq.ledger.recording:record",
-                "            call_back(writable, written)\n", "            pass\n",
+                "            call_back(winners)\n", "            pass\n",
             ),
             Change(
                 "django_delayq.worker.trip:Trip.record", "for _, outcome, _ in entries])",
-                "for _, outcome, _ in entries])\n    call_back([outcome for _, outcome, _ in entries], won)",
+                "for _, outcome, _ in entries])\n"
+                "    call_back([each[1] for each, got in zip(entries, won) if got is Won.YES])",
             ),
         ),
         hj.killed_before_the_callback, "J not one callback for each outcome", names={"call_back": call_back},

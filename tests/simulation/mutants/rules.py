@@ -77,7 +77,7 @@ RULES = (
         hl.dies_again_and_again, "I7 ",
     ),
     mutant(
-        "noundo", "what was handed back counts no take-over", "ledger.recording:undo_start",
+        "noundo", "what was handed back counts no take-over", "ledger.closing:undo_start",
         "change(names, changes, using)", "pass",
         hl.handed_back, "R6 more take-overs",
     ),
@@ -113,7 +113,7 @@ RULES = (
         hl.commit_without_a_reply_and_edited, "I2 two outcomes for one point",
     ),
     mutant(
-        "abandonedleft", "R8 what fell due behind an abandoned point is explained", "ledger.recording:close_abandoned",
+        "abandonedleft", "R8 what fell due behind an abandoned point is explained", "ledger.closing:close_abandoned",
         "if not run.apart and run.due_at < schedule.effective_from:", "if False:",
         hl.disabled_between_attempts_and_flushed, "I1 a due point without a row",
     ),
@@ -200,7 +200,7 @@ RULES = (
     ),
     # the self-fence and the journal
     mutant(
-        "noselffence", "nothing is started after its lease", "worker.held:Held.lapsed",
+        "noselffence", "nothing is started after its lease", "worker.held:Lease.lapsed",
         "return self.lost or time.monotonic() >= self.deadline", "return False",
         h.waits_past_its_lease, "I4 started after its lease",
     ),
@@ -212,7 +212,7 @@ RULES = (
     ),
     mutant(
         "noreplay", "the loop repeats a claim without a reply", "worker.dispatch:Claims.claim",
-        "self._unanswered.add(shard)", "pass",
+        "self.unanswered.add(shard)", "pass",
         h.claim_without_a_reply, "R: leases of a lost reply",
     ),
     mutant(
