@@ -61,7 +61,7 @@ def run_each_now(schedules: Iterable[Schedule], *, now: datetime | None = None) 
 
 
 def _request(schedule: Schedule, due_at: datetime, origin: Origin, **values: Any) -> Run:
-    values |= {"origin": origin, "apart": True, "status": Status.QUEUED, "options": tracing.as_options()}
+    values |= {"origin": origin, "separate": True, "status": Status.QUEUED, "options": tracing.as_options()}
     return Run.of(schedule, due_at, **values)
 
 
@@ -90,14 +90,14 @@ def plan_backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: 
         raise InvalidArguments(_("The end is before the start."))
     if current.kind == Schedule.Kind.EVERY and current.every_from == Schedule.EveryFrom.FINISH:
         raise InvalidArguments(
-            _("Its interval is counted from the end of each run, so it has no due points in the past. Use Run now.")
+            _("Its interval is counted from the end of each run, so it has no past due times. Use “Run now”.")
         )
     pruned = chain.state_of(current).pruned_until
     if pruned is not None and end <= pruned:
         raise InvalidArguments(
             _(
-                "The history of this schedule is pruned up to %(until)s UTC. What ran by then is not known any more, "
-                "so nothing of it is run again. Choose a later time."
+                "The history of this schedule is deleted up to %(until)s UTC. It is not known what ran "
+                "by then, so nothing of it can run again. Choose a later time."
             )
             % {"until": f"{pruned.astimezone(UTC):%Y-%m-%d %H:%M:%S}"}
         )
@@ -105,17 +105,14 @@ def plan_backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: 
     count = current.recurrence.count_between(start, end)
     if count > MOST_LOOKED_AT:
         raise InvalidArguments(
-            _("There are %(count)d due points in this time; at most %(most)d are looked at. Choose a shorter time.")
+            _("This range has %(count)d due times; at most %(most)d can be examined. Choose a shorter range.")
             % {"count": count, "most": MOST_LOOKED_AT}
         )
     candidates = _candidates(current, start, end)
     wanted = sum(not item.left_out for item in candidates)
     if wanted > limit:
         raise InvalidArguments(
-            _(
-                "There are %(count)d due points to run in this time; at most %(most)d are ordered at once. Choose a "
-                "shorter time."
-            )
+            _("This range has %(count)d due times to run; at most %(most)d can start at once. Choose a shorter range.")
             % {"count": wanted, "most": limit}
         )
     return candidates

@@ -151,7 +151,7 @@ def check_alerts() -> Found:
         hint = 'Add one: "alerts": {"BACKEND": "django_delayq.backend.DelayQBackend"}.'
         yield checks.Error(message, hint=hint, id="delayq.E005")
     if settings.mail is True and not conf.admins():
-        message = "DELAYQ['ALERTS']['MAIL'] is True, and ADMINS is empty: nobody gets the mail."
+        message = "DELAYQ['ALERTS']['MAIL'] is True, and ADMINS is empty, so the mail has no recipient."
         yield checks.Warning(message, hint="Fill ADMINS, or list addresses in MAIL.", id="delayq.W004")
 
 

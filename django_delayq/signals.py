@@ -15,7 +15,7 @@ run_skipped = Signal()
 #: This worker lost the lease of a running execution. Arguments: `member` (str), `queue` (str).
 lease_lost = Signal()
 #: The next due point of a schedule cannot be computed. Arguments: `schedule` (Schedule), `reason` (str).
-schedule_parked = Signal()
+schedule_broken = Signal()
 
 #: An alert is reported or has recovered. Arguments: `alert` (Alert), `what` ("opened" or "recovered"). Sent after the
 #: commit, at most once: never if the process dies in between.

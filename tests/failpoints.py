@@ -32,7 +32,7 @@ PLACES = {
         "after",
         "monitoring.alerts.states:_write_change",
     ),  # with the jobs of its messages, and not committed
-    "after_alert": ("after", "monitoring.alerts.states:_tell"),  # that is committed, nothing was sent
+    "after_alert": ("after", "monitoring.alerts.states:_announce_change"),  # that is committed, nothing was sent
     "during_rebuild": ("after", "sync.sweep:compare", "sync.rebuild:_restore"),  # a page is written
 }
 

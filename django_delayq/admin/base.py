@@ -146,7 +146,7 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             texts = [text for name, values in request.GET.lists() for text in (name, *values)]
             texts += request.POST.getlist(ACTION_CHECKBOX_NAME)
             if self.admin_site.has_permission(request) and not all(map(is_storable, texts)):
-                text = _("NUL and half of a surrogate pair can be in no text here. Nothing was looked for or done.")
+                text = _("A text must not contain NUL or half of a surrogate pair. Nothing was changed.")
                 self.message_user(request, text, messages.WARNING)
                 return HttpResponseRedirect(request.path)
             return view(request, *args, **kwargs)

@@ -161,7 +161,7 @@ class CallInputs(forms.Form):
     def problems(self) -> list[str]:
         for name, field in self.fields.items():
             if cast(ValueField, field).is_needed and self.cleaned_data.get(name) is Parameter.empty:
-                self.add_error(name, _("%(name)s: this argument is needed") % {"name": name})
+                self.add_error(name, _("%(name)s is required") % {"name": name})
         return [str(text) for name in self.fields for text in self.errors.get(name, ())]
 
 
@@ -206,7 +206,7 @@ class CallJSON(forms.Form):
     def problems(self) -> list[str]:
         """Return the errors of the JSON, or a message if there is none."""
         if self.fields.keys().isdisjoint(self.data):
-            return [_("The arguments of this task are written as JSON. Write them below.")]
+            return [_("Write the arguments of this task as JSON below.")]
         return [f"{self.fields[name].label}: {text}" for name, texts in self.errors.items() for text in texts]
 
 
@@ -258,7 +258,7 @@ class CallField(forms.Field):
     def clean(self, value: Any) -> Call:
         widget = cast(CallWidget, self.widget)
         if widget.is_switched:
-            raise ValidationError(_("Nothing is saved yet: look at the JSON, then save again."))
+            raise ValidationError(_("Nothing is saved yet: check the JSON, then save again."))
         problems = widget.sent.problems()
         if widget.sent.errors:
             widget.shown = widget.sent

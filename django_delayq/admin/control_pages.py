@@ -21,7 +21,7 @@ from .base import BaseAdmin, column
 def _state(row: Control) -> Any:
     if row.is_paused():
         return display.badge("warn", _("paused"))
-    return display.badge("busy", _("limited")) if row.most is not None else display.badge("quiet", _("goes on"))
+    return display.badge("busy", _("limited")) if row.most is not None else display.badge("quiet", _("continues"))
 
 
 def _act(row: Control) -> Any:
@@ -68,15 +68,15 @@ class ControlAdmin(BaseAdmin):
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
         """Log what applies from then on, not only the changed fields."""
-        return form.instance.standing or _("nothing is held back")
+        return form.instance.restrictions or _("no pauses and no limits")
 
-    @admin.action(description=gettext_lazy("Resume, and lift the limit"), permissions=["change"])
+    @admin.action(description=gettext_lazy("Resume and remove limit"), permissions=["change"])
     def resume(self, request: HttpRequest, queryset: QuerySet[Control]) -> None:
         by, rows = request.user.get_username(), list(queryset)
         for row in rows:
             actions.resume(**{row.kind: row.name}, by=by)
             if row.most is not None:
                 actions.limit(row.name, None, by=by)
-            self.log_change(request, row, _("nothing is held back"))
-        text = ngettext("%(count)d goes on.", "%(count)d go on.", len(rows))
+            self.log_change(request, row, _("no pauses and no limits"))
+        text = ngettext("%(count)d continues.", "%(count)d continue.", len(rows))
         self.message_user(request, text % {"count": len(rows)})

@@ -69,8 +69,8 @@ def status_badge(status: str) -> SafeString:
 
 
 _REASONS = {
-    "overlap": gettext_lazy("overlap: the run before was still busy"),
-    "missed": gettext_lazy("missed: no worker took it in time"),
+    "overlap": gettext_lazy("overlap: the previous run was still busy"),
+    "missed": gettext_lazy("missed: no worker was free in time"),
     "poison": gettext_lazy("poison: each worker that ran it died"),
 }
 
@@ -91,8 +91,8 @@ def redacted(run: Run, text: str) -> str:
     return redact_text(text, secrets)
 
 
-def shown_lag(run: Run) -> Html:
-    return "–" if run.started_at is None else milliseconds(run.lag)
+def shown_latency(run: Run) -> Html:
+    return "–" if run.started_at is None else milliseconds(run.latency)
 
 
 def zone_of(schedule: Schedule) -> tzinfo:
@@ -176,7 +176,7 @@ def identity(text: str) -> SafeString:
     return format_html('<code class="delayq-signature delayq-id">{}</code>', text)
 
 
-def said(outputs: Iterable[Output]) -> Html:
+def format_outputs(outputs: Iterable[Output]) -> Html:
     parts = [(_("Attempt %(number)d") % {"number": each.attempt}, block(each.text)) for each in outputs]
     return format_html("<div>{}</div>", format_html_join("", '<p class="delayq-note">{}</p>{}', parts))
 

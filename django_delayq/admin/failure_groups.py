@@ -74,7 +74,7 @@ class ErrorFilter(admin.SimpleListFilter):
             name, _dot, digest = value.partition(".")
             self._group = find_group(name, digest) if name in SPANS else None
         if (group := self._group) is None:
-            return [(value, _("There are no such failures any more."))]
+            return [(value, _("These failures no longer exist."))]
         last = _last_runs([group]).get(group.last.pk)
         return [(value, f"{plain(group.task)}: {_redacted(last, group.text)}")]
 
@@ -147,9 +147,9 @@ class FailuresPage(RunActions):
         group, shown = find_group(name, digest), read_key(request.POST.get("last", ""))
         until = None if group is None else next((at for pk, at in group.rows if pk == shown), None)
         if group is None:
-            self.message_user(request, _("There are no such failures any more."), messages.WARNING)
+            self.message_user(request, _("These failures no longer exist."), messages.WARNING)
         elif back and failures.take_back(group):
-            self._report(request, group, _("The dismissal was taken back."), _("It is shown again."))
+            self._report(request, group, _("The dismissal was undone."), _("It is no longer dismissed."))
         elif until is not None and not back:
             failures.dismiss(group, until)
             self._report(request, group, _("Dismissed."), _("It is dismissed until it fails again."))

@@ -44,9 +44,9 @@ class StateFilter(ChoiceFilter):
         "enabled": (_("enabled"), lambda rows: rows.enabled()),
         "paused": (_("paused"), lambda rows: rows.paused()),
         "failing": (_("failing"), lambda rows: rows.failing()),
-        "exhausted": (_("exhausted"), lambda rows: rows.exhausted()),
-        "parked": (_("parked"), lambda rows: rows.parked()),
-        "unmirrored": (_("not yet mirrored"), lambda rows: rows.unmirrored()),
+        "finished": (_("finished"), lambda rows: rows.finished()),
+        "broken": (_("broken"), lambda rows: rows.broken()),
+        "unmirrored": (_("not in Redis yet"), lambda rows: rows.unmirrored()),
     }
 
 

@@ -30,7 +30,7 @@ def parse_duration(text: str) -> timedelta:
     """
     text = text.strip()
     if _AMBIGUOUS.search(text):
-        message = _("“%(text)s” has a point that may be one between thousands. Write 1000 or 1.5, for example.")
+        message = _("“%(text)s” is ambiguous: the point may separate thousands. Write 1000 or 1.5, for example.")
         raise ValueError(message % {"text": text})
     try:
         value = _read(text.lower())

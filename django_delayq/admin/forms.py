@@ -31,7 +31,7 @@ def zones() -> list[str]:
 
 
 def _with_former(known: dict[str, Any], former: str, gone: str) -> list[tuple[str, Any]]:
-    """Return the choices, and the `former` value with the label `gone` if it is none of them."""
+    """Return the choices, and the `former` value with the label `gone` if it is not one of them."""
     return [*known.items(), *([(former, gone)] if former and former not in known else [])]
 
 
@@ -49,7 +49,7 @@ def queue_choices(former: str) -> list[tuple[str, Any]]:
 
 def backend_choices(former: str) -> list[tuple[str, Any]]:
     known = {alias: f"{alias} ({name})" for alias, name in handover.backends().items()}
-    known = {"": _("this app's own workers"), **known}
+    known = {"": _("workers of this app"), **known}
     return _with_former(known, former, _("%(backend)s (not in TASKS)") % {"backend": former})
 
 
@@ -83,9 +83,9 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         label=gettext_lazy("Executed by"),
         required=False,
         help_text=gettext_lazy(
-            "Our own workers execute the task, or hand it over to a backend of TASKS when it is due: then the run has "
-            "succeeded as soon as that backend has accepted it, and how it goes on there is told there. The task goes "
-            "to its own @task(queue_name=…)."
+            "The workers of this app run the task, or hand it over to a backend of TASKS when it is "
+            "due. Then the run succeeds as soon as that backend accepts it. The task goes to its own "
+            "@task(queue_name=…)."
         ),
     )
     #: The generation that was shown, to detect a concurrent edit.
@@ -101,45 +101,45 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
             "cron": _plain_input("vTextField delayq-cron"),
         }
         help_texts = {
-            "task": gettext_lazy("A @task function of an installed app: type a part of its name or of what it does."),
+            "task": gettext_lazy("A @task function of an installed app. Type a part of its name or description."),
             "cron": gettext_lazy(
                 "Minute, hour, day of month, month, day of week: 0 9 * * 1-5 is 09:00 from Monday to Friday. "
                 "Six fields begin with the seconds. @hourly, @daily, L, 15W, 5#2 and H work too."
             ),
             "every": gettext_lazy("For example 90s, 15m, 1h30m or 2d."),
-            "timezone": gettext_lazy(
-                "The clock that a cron expression and every time in this form are read by, such as Europe/Riga."
+            "timezone": gettext_lazy("Zone of the cron expression and of the times in this form, such as Europe/Riga."),
+            "start_at": gettext_lazy("No due time before this time of that zone; intervals start here."),
+            "max_runs": gettext_lazy("Counts runs, not skipped due times. Empty: no end."),
+            "grace": gettext_lazy(
+                "A later start counts as missed. Empty: half the gap to the next due time, at most 1m."
             ),
-            "start_at": gettext_lazy("No due point before this time of that zone; intervals are counted from here."),
-            "max_runs": gettext_lazy("Counts runs, not skipped points. Empty: no end."),
-            "grace": gettext_lazy("How late still counts as on time. Empty: half the gap to the next, at most 1m."),
-            "catch_up_window": gettext_lazy("Points older than this are never run late. Empty: no limit."),
-            "jitter": gettext_lazy("Spreads the start of a point over this time after it. Empty or 0: none."),
+            "catch_up_window": gettext_lazy("Older due times never run late. Empty: no limit."),
+            "jitter": gettext_lazy("Maximum random delay of the start. Empty or 0: none."),
             "timeout": gettext_lazy(
-                "A task that takes longer gets an exception, and its attempt has failed; if that does not end it, its "
-                "process is replaced. For example 10m. Empty: no limit."
+                "A task that takes longer gets an exception, and its attempt fails; if it does not end "
+                "then, its process is replaced. For example 10m. Empty: no limit."
             ),
             "priority": gettext_lazy(
-                "For the backend that it is handed over to: from -100 to 100, higher is sooner. 0: what the task says."
+                "For the backend that it is handed over to: -100 to 100, higher is sooner. 0: the task's own priority."
             ),
-            "max_attempts": gettext_lazy("1: a failure is final. More: it is tried again."),
-            "backoff": gettext_lazy("The wait before the second attempt; doubles each time, up to 1h."),
+            "max_attempts": gettext_lazy("1: a failure is final. More: failed attempts are retried."),
+            "backoff": gettext_lazy("Delay before the second attempt; doubles each time, up to 1h."),
             "expected_within": gettext_lazy(
-                "A success is expected so long after each due point; whoever gets alerts is told where there is none. "
-                "For example 1h. Empty: nobody is told."
+                "Maximum time from a due time to a success; after it, an alert is sent. For example 1h. "
+                "Empty: no alert."
             ),
             "ping_url": gettext_lazy(
-                "A service such as healthchecks.io is told at this address when a run begins, succeeds and fails. Its "
-                "host must be one of those that the settings list."
+                "Address of a service such as healthchecks.io, which is notified when a run begins, "
+                "succeeds and fails. Its host must be in the settings."
             ),
             "keep": gettext_lazy(
-                "Workers delete older runs. The newest outcome always stays, and what is deleted cannot be backfilled."
+                "Workers delete older runs. The newest outcome always stays, and deleted runs cannot be backfilled."
             ),
             "on_success": gettext_lazy(
-                "Another @task function, enqueued as a job when a run has succeeded, with the run's number and "
-                "due time as its arguments."
+                "A @task function to enqueue as a job when a run has succeeded. Its arguments are the "
+                "key of the run and the due time."
             ),
-            "on_failure": gettext_lazy("The same, when a run has failed for good or is lost."),
+            "on_failure": gettext_lazy("The same, when a run has failed finally or is lost."),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -200,8 +200,8 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         data[self.add_prefix("seen")] = str(self.instance.generation)
         self.data = data
         message = _(
-            "Somebody changed this schedule while you edited it; nothing of yours is saved yet. Look at it in another "
-            "tab, then save again: that overwrites the other change."
+            "Another user changed this schedule while you edited it; nothing is saved yet. Compare "
+            "in another tab, then save again to overwrite the other change."
         )
         raise ValidationError(message, code="changed_meanwhile")
 

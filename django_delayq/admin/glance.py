@@ -71,7 +71,7 @@ def read_health(*, details: bool, used: Mapping[str, Sequence[str]] | None = Non
 
 def format_held(page: BaseAdmin, request: HttpRequest, row: Control) -> SafeString:
     """Format a pause or limit and its age, with a link for users who may view controls."""
-    words: Any = explain_wait([row]) or f"{row}: {row.standing}"
+    words: Any = explain_wait([row]) or f"{row}: {row.restrictions}"
     if request.user.has_perm("django_delayq.view_control"):
         words = format_html('<a href="{}">{}</a>', page.address("change", row.pk, model="control"), words)
     return format_html("{}, {}", words, relative(row.changed_at, utcnow()))
@@ -119,10 +119,10 @@ def state_badge(schedule: Schedule, waits: str = "") -> SafeString:
         return badge("quiet", _("paused"))
     if is_task_missing(schedule.task):
         return SafeString()
-    if state.condition == Condition.PARKED:
-        return badge("bad", _("parked"), state.condition_reason)
-    if state.condition == Condition.EXHAUSTED:
-        return badge("quiet", _("exhausted"), state.condition_reason)
+    if state.condition == Condition.BROKEN:
+        return badge("bad", _("broken"), state.condition_reason)
+    if state.condition == Condition.FINISHED:
+        return badge("quiet", _("finished"), state.condition_reason)
     if state.failing_streak:
         failing = badge("bad", _("failing, %(count)d in a row") % {"count": state.failing_streak})
         return format_html("{}{}", failing, sentence("warn", waits)) if waits else failing
@@ -137,17 +137,17 @@ def marks(schedule: Schedule) -> SafeString:
     """Format unusual conditions: an edit not yet in Redis, a missing or renamed task, another backend."""
     found = []
     if is_unmirrored(schedule):
-        title = _("Saved in the database, but Redis has not seen it. The workers will make up for it.")
-        found.append(badge("warn", _("not yet mirrored"), title))
+        title = _("Saved in the database, but not in Redis yet. A worker adds it within seconds.")
+        found.append(badge("warn", _("not in Redis yet"), title))
     task = registry.find_task(schedule.task)
     if task is None:
-        found.append(sentence("bad", _("task missing: will not run")))
+        found.append(sentence("bad", _("task missing: does not run")))
     elif task.module_path != schedule.task:
-        title = _("The task is called %(task)s now: DELAYQ['TASK_ALIASES'] says so.") % {"task": task.module_path}
+        title = _("The task is now called %(task)s, according to DELAYQ['TASK_ALIASES'].") % {"task": task.module_path}
         found.append(badge("quiet", _("alias"), title))
     if schedule.backend:
         refusal = task and handover.find_refusal(task, schedule.backend, schedule.priority)
-        title = _("Each due point is handed over to the TASKS backend %(backend)s.") % {"backend": schedule.backend}
+        title = _("Each due time is handed over to the TASKS backend %(backend)s.") % {"backend": schedule.backend}
         mark = badge("bad", _("backend refuses"), str(refusal)) if refusal else None
         found.append(mark or badge("quiet", f"→ {schedule.backend}", title))
     return format_html_join(" ", "{}", ((mark,) for mark in found))
@@ -198,7 +198,7 @@ def next_due(schedule: Schedule, redis: Redis, waits: str = "") -> Html:
 
 
 def last_outcome(schedule: Schedule) -> Html:
-    """Format the last outcome, its time and its lag."""
+    """Format the last outcome, its time and its latency."""
     state = chain.state_of(schedule)
     if not state.last_status:
         return "–"
@@ -206,8 +206,8 @@ def last_outcome(schedule: Schedule) -> Html:
     notes = []
     if when is not None:
         notes.append(format_html('<span title="{}">{}</span>', when.isoformat(), relative(when, utcnow())))
-    if state.last_lag_ms is not None:
-        notes.append(format_html(_("lag {}"), milliseconds(timedelta(milliseconds=state.last_lag_ms))))
+    if state.last_latency_ms is not None:
+        notes.append(format_html(_("latency {}"), milliseconds(timedelta(milliseconds=state.last_latency_ms))))
     text = format_html_join(", ", '<span class="delayq-whole">{}</span>', ((note,) for note in notes))
     picture = dots(getattr(schedule, "recent", ()))
     return format_html('{}<div class="delayq-note">{}</div>{}', status_badge(state.last_status), text, picture)
@@ -254,7 +254,7 @@ def dots(statuses: Sequence[str]) -> SafeString:
         return SafeString()
     counts = Counter(statuses)
     words = ", ".join(f"{count} {Status(name).label}" for name, count in counts.most_common() if name in Status.values)
-    title = _("The last %(count)d runs: %(told)s") % {"count": len(statuses), "told": words}
+    title = _("The last %(count)d runs: %(outcomes)s") % {"count": len(statuses), "outcomes": words}
     tones = [tone_of(status) for status in statuses]
     columns = [(tone, HIGH if tone == "bad" else HIGH - HIGH // 3) for tone in tones]
     return charts.draw_columns("delayq-recent", columns, DOT, HIGH, title, number=MOST_SHOWN)

@@ -58,7 +58,7 @@ class NowPage(BaseAdmin):
             since, stop = run.started_at or run.claimed_at, run.stop_requested_at
             limit = _limit_of(run) if run.schedule_id is None else limits.get(run.schedule_id)
             left = None if limit is None or since is None else since + limit - now
-            ago = "" if stop is None else _("stop asked for %(ago)s") % {"ago": display.relative(stop, now)}
+            ago = "" if stop is None else _("stop requested %(ago)s") % {"ago": display.relative(stop, now)}
             rows.append({
                 "name": run.title, "address": self.address("change", run.pk, model="run"),
                 "task": run.result_id or run.task, "queue": run.queue, "worker": plain(run.worker),

@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from .. import conf
-from ..index.counters import LAG, Tally, outcomes, percentile
+from ..index.counters import LATENCY, Tally, outcomes, percentile
 from ..models import Alert, Control, Overview
 from ..monitoring.minutes import read_rows, sum_steps
 from ..monitoring.problems import Problem, format_count, list_remarks, simplify
@@ -61,7 +61,7 @@ SERIES = {
 LINKS = {
     "restarted": ("overview", "now", ""),
     "failing": ("schedule", "changelist", "?state=failing"),
-    "parked": ("schedule", "changelist", "?state=parked"),
+    "broken": ("schedule", "changelist", "?state=broken"),
     "paused": ("schedule", "changelist", "?state=paused"),
     "failed_jobs": ("run", "failures", ""),
 }
@@ -86,8 +86,8 @@ class OverviewAdmin(ScheduleViewerAdmin, ComingPage, NowPage, AskPage):
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
         """Warn of problems on the admin's index, which calls this, so that no theme has to adapt its template."""
         index = reverse("admin:index", current_app=self.admin_site.name)
-        if request.path == index and self.has_view_permission(request) and not hasattr(request, "delayq_told"):
-            request.delayq_told = True  # type: ignore[attr-defined]
+        if request.path == index and self.has_view_permission(request) and not hasattr(request, "delayq_snapshot"):
+            request.delayq_snapshot = True  # type: ignore[attr-defined]
             found = len(glance.read_health(details=False).problems)
             if found:
                 text = ngettext("Schedules: %(count)d problem.", "Schedules: %(count)d problems.", found)
@@ -126,7 +126,7 @@ class OverviewAdmin(ScheduleViewerAdmin, ComingPage, NowPage, AskPage):
         """Format a queue: its name, its state, and a link to pause or limit it."""
         rows = (row for row in snapshot.held_back or () if (row.kind, row.name) == (Control.Kind.QUEUE, queue.queue))
         row = next(rows, None)
-        state = "" if row is None else display.badge("warn", _("paused") if row.is_paused() else row.standing)
+        state = "" if row is None else display.badge("warn", _("paused") if row.is_paused() else row.restrictions)
         if not queue.served:
             state = format_html("{} {}", state, display.badge("quiet", _("no worker")))
         if not request.user.has_perm("django_delayq.add_control"):
@@ -140,7 +140,7 @@ class OverviewAdmin(ScheduleViewerAdmin, ComingPage, NowPage, AskPage):
 class AlertAdmin(ReadOnlyAdmin):
     """Sent and pending alerts. Workers keep the rows up to date."""
 
-    list_display = ("kind", "name", "text", "queue", "since", "told_at", "recovered_at")
+    list_display = ("kind", "name", "text", "queue", "since", "reported_at", "recovered_at")
     list_filter = ("kind",)
     search_fields = ("name", "text")
 
@@ -173,7 +173,7 @@ def _charts(span: Span, snapshot: Snapshot, *, complete: bool) -> Iterator[dict[
             continue
         columns = [_sum_series(tally) if tally else {} for tally in tallies]
         table = [
-            [time, *column.values(), *(_format_lag(percentile(tally, LAG, share)) for share in SHARES)]
+            [time, *column.values(), *(_format_latency(percentile(tally, LATENCY, share)) for share in SHARES)]
             for time, column, tally in zip(times, columns, tallies, strict=True)
             if column
         ]
@@ -194,7 +194,7 @@ def _sum_series(tally: Tally) -> dict[str, int]:
     return found
 
 
-def _format_lag(seconds: float | None) -> display.Html:
+def _format_latency(seconds: float | None) -> display.Html:
     return display.milliseconds(None if seconds is None else timedelta(seconds=seconds))
 
 

@@ -38,15 +38,15 @@ ACTIONS = {
     "run_now": Action(
         permission="change_run", statuses=(Status.QUEUED,), do=lambda run, by: store.move(run, utcnow()),
         label=gettext_lazy("Run now"), label_in_list=gettext_lazy("Run selected jobs now…"),
-        note=gettext_lazy("A job that is run now waits for its turn instead of its time. Nothing else changes."),
+        note=gettext_lazy("The job waits for a free worker instead of its time. Nothing else changes."),
         logged=gettext_lazy("Run now."), done=ngettext_lazy(
-            "%(count)d job waits for its turn now.", "%(count)d jobs wait for their turn now.", "count"
+            "%(count)d job waits for a worker now.", "%(count)d jobs wait for a worker now.", "count"
         ),
     ),
     "cancel": Action(
         permission="change_run", statuses=WAITING, do=cancel,
         label=gettext_lazy("Cancel job"), label_in_list=gettext_lazy("Cancel selected jobs…"),
-        note=gettext_lazy("A cancelled job is never executed. Its result is failed, with the error JobCancelled."),
+        note=gettext_lazy("A cancelled job never runs. Its result is failed, with the error JobCancelled."),
         logged=gettext_lazy("Cancelled."),
         done=ngettext_lazy("%(count)d job is cancelled.", "%(count)d jobs are cancelled.", "count"),
     ),
@@ -54,26 +54,27 @@ ACTIONS = {
         permission="stop_run", statuses=(Status.RUNNING,), do=Run.cancel, is_grave=True,
         label=gettext_lazy("Stop"), label_in_list=gettext_lazy("Stop selected runs…"),
         note=gettext_lazy(
-            "TaskCancelled is raised in the task within two seconds. It is recorded as failed and not tried again. "
-            "Code that waits outside of Python is not interrupted: after the grace it is recorded without it, and "
-            "its process replaced."
+            "The task gets TaskCancelled within two seconds. The run is recorded as failed and not "
+            "retried. Code that waits outside Python is not interrupted: after the grace the run is "
+            "recorded anyway, and its process is replaced."
         ),
-        logged=gettext_lazy("Stop asked for."),
+        logged=gettext_lazy("Stop requested."),
         done=ngettext_lazy("%(count)d run is being stopped.", "%(count)d runs are being stopped.", "count"),
     ),
     "retry": Action(
         permission="change_run", statuses=FAILED, do=lambda run, by: store.retry(run),
         label=gettext_lazy("Retry"), label_in_list=gettext_lazy("Retry selected jobs…"),
         note=gettext_lazy(
-            "A retried job is executed as it was enqueued, with all its attempts. Its errors stay on its page."
+            "A retried job runs as it was enqueued, with all its attempts. Its errors stay on its "
+            "page."
         ),
         logged=gettext_lazy("Retried."),
-        done=ngettext_lazy("%(count)d job is tried again.", "%(count)d jobs are tried again.", "count"),
+        done=ngettext_lazy("%(count)d job is queued again.", "%(count)d jobs are queued again.", "count"),
     ),
     "delete": Action(
         permission="delete_run", statuses=FAILED, do=lambda run, by: ledger.delete_job(run), is_grave=True,
         label=gettext_lazy("Delete"), label_in_list=gettext_lazy("Delete selected jobs…"),
-        note=gettext_lazy("A deleted job is gone, with its arguments and its errors. Nothing brings it back."),
+        note=gettext_lazy("The job is deleted, with its arguments and errors. You cannot undo this."),
         logged="", done=ngettext_lazy("%(count)d job is deleted.", "%(count)d jobs are deleted.", "count"),
     ),
 }  # fmt: skip
@@ -104,7 +105,7 @@ class RunActions(ConfirmingAdmin):
         """Ask about at most MOST_AT_ONCE runs, or act on them."""
         if not is_long(rows, MOST_AT_ONCE):
             return super().confirm(request, rows, name, confirmed=confirmed)
-        text = _("At most %(most)d runs are changed at once, and these are more. Nothing was done.")
+        text = _("At most %(most)d runs can be changed at once, and there are more. Nothing was changed.")
         self.message_user(request, text % {"most": MOST_AT_ONCE}, messages.ERROR)
         return None
 
@@ -124,8 +125,8 @@ class RunActions(ConfirmingAdmin):
                 self.message_user(request, plain(str(taken)), messages.WARNING)
             except (BrokerError, ForeignLayout) as error:
                 text = ngettext(
-                    "Redis cannot be asked, so %(count)d job stays as it is.",
-                    "Redis cannot be asked, so %(count)d jobs stay as they are.",
+                    "Redis does not answer, so %(count)d job does not change.",
+                    "Redis does not answer, so %(count)d jobs do not change.",
                     len(runs) - position,
                 ) % {"count": len(runs) - position}
                 self.message_user(request, f"{text} {plain(str(error))}", messages.ERROR)
@@ -139,15 +140,15 @@ class RunActions(ConfirmingAdmin):
             self.message_user(request, action.done % {"count": len(done)}, messages.SUCCESS)
         if held:
             text = ngettext(
-                "%(count)d job stays as it is: a worker has it, so it runs or is about to.",
-                "%(count)d jobs stay as they are: workers have them, so they run or are about to.",
+                "%(count)d job does not change: a worker has it.",
+                "%(count)d jobs do not change: workers have them.",
                 held,
             )
             self.message_user(request, text % {"count": held}, messages.WARNING)
         if unfit:
             text = ngettext(
-                "%(count)d run stays as it is: as it stands now, this cannot be done to it.",
-                "%(count)d runs stay as they are: as they stand now, this cannot be done to them.",
+                "%(count)d run does not change: its state does not permit this.",
+                "%(count)d runs do not change: their states do not permit this.",
                 unfit,
             )
             self.message_user(request, text % {"count": unfit}, messages.WARNING)

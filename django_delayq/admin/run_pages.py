@@ -61,7 +61,7 @@ def _call_of(run: Run) -> tuple[str, list[Any], dict[str, Any]]:
 
 @admin.register(Run)
 class RunAdmin(ReadOnlyAdmin, FailuresPage):
-    list_display = ("shown_title", "shown_due", "shown_end", "shown_lag", "shown_duration", "shown_place")
+    list_display = ("shown_title", "shown_due", "shown_end", "shown_latency", "shown_duration", "shown_place")
     list_display_links = None
     list_filter = (("status", IndexedFilter), ("origin", IndexedFilter), ScheduleFilter, ErrorFilter)
     search_fields = ("schedule_name", "task")
@@ -95,7 +95,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         schedules = Schedule.objects.order_by().filter(Q(name__icontains=text) | Q(task__icontains=text))
         pks = list(schedules.values_list("pk", flat=True)[: MOST_FOUND + 1])
         if len(pks) > MOST_FOUND:
-            note = _("More than %(count)d schedules or their tasks match “%(text)s”: not listed. Type more of it.")
+            note = _("More than %(count)d schedules match “%(text)s”: not listed. Type more of the name.")
             self.message_user(request, note % {"count": MOST_FOUND, "text": text}, messages.WARNING)
             pks = []
         newest = Q(pk__gt=key_before_newest(self.model._default_manager.all()), origin=Origin.JOB)
@@ -129,7 +129,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         job, former = obj.origin == Origin.JOB, ledger.attempts_of(obj)
         state = ("task", "queue"), ("shown_status", "shown_reason")
-        times: list[Any] = [("due", "claimed"), ("started", "finished"), ("shown_lag", "shown_duration")]
+        times: list[Any] = [("due", "claimed"), ("started", "finished"), ("shown_latency", "shown_duration")]
         execution: list[Any] = [("worker", "attempt", "reclaims")]
         if job:
             about: list[Any] = [*state, ("shown_origin", "shown_id")]
@@ -142,7 +142,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         parts = [
             (None, about, True),
             (gettext_lazy("Outcome"), ["shown_error", "shown_result"], True),
-            (gettext_lazy("Output"), ["shown_output"], obj.said),
+            (gettext_lazy("Output"), ["shown_output"], obj.outputs_read),
             (gettext_lazy("Attempts"), ["shown_attempts"], len(former) > 1 or (former and obj.started_at is None)),
             (gettext_lazy("Arguments"), ["shown_args", "shown_kwargs"], job and may_see_arguments(request)),
             (gettext_lazy("Time"), times, True),
@@ -154,7 +154,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Run | None:
         run: Any = super().get_object(request, object_id, from_field)
         if run is not None:
-            run.said = list(run.outputs.order_by("attempt"))
+            run.outputs_read = list(run.outputs.order_by("attempt"))
         return run  # type: ignore[no-any-return]
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -171,12 +171,12 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         url = self.address("change", run.schedule_id, model="schedule")
         return format_html('<a href="{}">{}</a>', url, run.schedule_name)
 
-    @admin.display(description=gettext_lazy("due points"))
+    @admin.display(description=gettext_lazy("due times"))
     def shown_points(self, run: Run) -> Html:
         points = str(run.points) if run.points else _("an unknown number")
         if run.last_due_at is None:
             return points
-        return format_html("{}, {} {}", points, _("the last at"), instant(run.last_due_at))
+        return format_html("{}, {} {}", points, _("last at"), instant(run.last_due_at))
 
     @admin.display(description=gettext_lazy("that it ran with"))
     def definition(self, run: Run) -> Html:
@@ -188,7 +188,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         url = self.address("change", job.partition("-")[0])
         return format_html('<a href="{}" class="delayq-signature delayq-id">{}</a>', url, job)
 
-    @admin.display(description=gettext_lazy("options of its own"))
+    @admin.display(description=gettext_lazy("its own options"))
     def shown_options(self, run: Run) -> str:
         given = run.options or {}
         parts = [f"{name} {given[name]:g}" for name in ("max_attempts", "backoff", "timeout") if name in given]
@@ -207,7 +207,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         ),
     )
     shown_origin = column(gettext_lazy("origin"), Run.get_origin_display)
-    shown_lag = column(gettext_lazy("lag"), display.shown_lag)
+    shown_latency = column(gettext_lazy("latency"), display.shown_latency)
     shown_duration = column(gettext_lazy("duration"), lambda run: display.milliseconds(run.duration))
     shown_place = column(
         gettext_lazy("queue and worker"),
@@ -227,7 +227,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         lambda run: "–" if run.result is None else display.block(display.pretty_json(redact(run.result))),
     )
     shown_attempts = column(gettext_lazy("all attempts"), display.attempts_table)
-    shown_output = column(gettext_lazy("logged and printed"), lambda run: display.said(run.said))
+    shown_output = column(gettext_lazy("log and output"), lambda run: display.format_outputs(run.outputs_read))
     shown_key = column(gettext_lazy("idempotency key"), lambda run: display.identity(idempotency_key(run)))
     shown_error = column(gettext_lazy("error"), lambda run: display.traceback(display.redacted(run, run.error)))
 

@@ -37,7 +37,7 @@ class PauseForm(forms.Form):
         max_length=200,
         required=False,
         widget=forms.TextInput(attrs={"class": "vTextField", "autofocus": True}),
-        help_text=gettext_lazy("Shown in the list, for whoever wonders. May be left empty."),
+        help_text=gettext_lazy("Shown in the list as the reason. Optional."),
     )
 
 
@@ -63,17 +63,17 @@ ACTIONS = {
     "run_now": Action(
         permission="run_schedule", do=lambda schedules, by, reason: actions.run_each_now(schedules),
         label=gettext_lazy("Run now"), label_in_list=gettext_lazy("Run selected schedules now…"),
-        note=gettext_lazy("A run is ordered, also of what is paused. It ignores overlap and moves no due point."),
+        note=gettext_lazy("A run starts, even if the schedule is paused or busy. No due time changes."),
         logged=gettext_lazy("Run now."),
-        done=ngettext_lazy("%(count)d run is ordered.", "%(count)d runs are ordered.", "count"),
+        done=ngettext_lazy("%(count)d run is queued.", "%(count)d runs are queued.", "count"),
     ),
     "pause": Action(
         permission="pause_schedule", form=PauseForm,
         do=lambda schedules, by, reason: _switch(schedules, by, enabled=False, pause_reason=reason),
         label=gettext_lazy("Pause"), label_in_list=gettext_lazy("Pause selected schedules…"),
         note=gettext_lazy(
-            "No further run starts until somebody resumes. A run that is going on finishes and is recorded; due points "
-            "that pass meanwhile are not made up for."
+            "No run starts until the schedule is resumed. A run that has started finishes and is "
+            "recorded. Due times during the pause are not caught up."
         ),
         logged=gettext_lazy("Paused."),
         done=ngettext_lazy("“%(name)s” is paused.", "%(count)d schedules are paused.", "count"),
@@ -82,9 +82,12 @@ ACTIONS = {
         permission="pause_schedule",
         do=lambda schedules, by, reason: _switch(schedules, by, enabled=True, pause_reason=""),
         label=gettext_lazy("Resume"), label_in_list=gettext_lazy("Resume selected schedules…"),
-        note=gettext_lazy("It goes on with the first due point from now on. What passed meanwhile is not made up for."),
+        note=gettext_lazy("It continues with the next due time. Due times during the pause are not caught up."),
         logged=gettext_lazy("Resumed."),
-        done=ngettext_lazy("“%(name)s” goes on with its next due point.", "%(count)d schedules go on.", "count"),
+        done=ngettext_lazy(
+            "“%(name)s” continues with its next due time.", "%(count)d schedules continue with their next due times.",
+            "count",
+        ),
     ),
 }  # fmt: skip
 
@@ -112,7 +115,7 @@ class ScheduleActions(ConfirmingAdmin):
         if name == "run_now" and len(acted) == 1:
             link = self.address("change", results[0][0].pk, model="run")
             link = format_html('<a href="{}">{}</a>', link, _("see the run"))
-            text = format_html(_("A run of “{}” is ordered: {}"), acted[0].name, link)
+            text = format_html(_("“{}” runs once more: {}"), acted[0].name, link)
         self.message_user(request, text, messages.SUCCESS)
 
     def backfill_view(self, request: HttpRequest, pk: int) -> HttpResponse:
@@ -140,11 +143,11 @@ class ScheduleActions(ConfirmingAdmin):
 
     def _report_backfill(self, request: HttpRequest, schedule: Schedule, runs: list[Run]) -> None:
         if not runs:
-            self.message_user(request, _("There is nothing left to run in this time."), messages.WARNING)
+            self.message_user(request, _("All due times in this range have run."), messages.WARNING)
             return
         note = ngettext("Backfill: %(count)d run.", "Backfill: %(count)d runs.", len(runs)) % {"count": len(runs)}
         self.log_change(request, schedule, f"{note} {_utc(runs[0].due_at)} – {_utc(runs[-1].due_at)} UTC")
-        text = ngettext("{} run of “{}” is ordered: {}", "{} runs of “{}” are ordered: {}", len(runs))
+        text = ngettext("{} run of “{}” is queued: {}", "{} runs of “{}” are queued: {}", len(runs))
         query = f"?schedule__id__exact={schedule.pk}&origin__exact={Origin.BACKFILL.value}"
         link = format_html('<a href="{}{}">{}</a>', self.address("changelist", model="run"), query, _("see the runs"))
         self.message_user(request, format_html(text, len(runs), schedule.name, link), messages.SUCCESS)
@@ -164,7 +167,7 @@ def _utc(point: datetime) -> str:
 
 def _why(item: Candidate) -> Html:
     if item.left_out == UNDECIDED:
-        return _("the schedule has still to decide it")
+        return _("still to be decided by the schedule")
     words = {BACKFILLED: _("backfilled before"), PRUNED: _("its history is pruned")}.get(item.left_out, "")
     status = status_badge(item.known) if item.known else ""
     return format_html("{} {}", words, status) if words or status else _("nothing recorded")

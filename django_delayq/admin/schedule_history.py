@@ -40,8 +40,8 @@ TOGETHER = timedelta(seconds=5)
 #: Maximum characters of a text on one line; a longer one is a block.
 LINE = 100
 NOTE = gettext_lazy(
-    "The schedule becomes what it was before that edit. Its tags, its runs and whether it is paused stay as they are. "
-    "What it is now is kept in turn."
+    "The schedule becomes what it was before that edit. Its tags, its runs and whether it is "
+    "paused do not change. The present definition is kept."
 )
 
 
@@ -150,7 +150,7 @@ def definition_of_run(run: Run, history: str) -> display.Html:
     kept = Definition.objects.of_generation(schedule.pk, run.generation)
     link = format_html('<a href="{}">{}</a>', history, _("History"))
     if kept is None and run.generation != schedule.generation:
-        why = _("Not kept: it was replaced by a bulk update or by SQL, or more than fifty definitions ago.")
+        why = _("Not kept: a bulk update or SQL replaced it, or it is older than fifty definitions.")
         return format_html("{} {}", why, link)
     values = values_of(schedule) if kept is None else from_json(kept.values)
     since = changes(values, values_of(schedule))
@@ -160,7 +160,7 @@ def definition_of_run(run: Run, history: str) -> display.Html:
             (FIELDS[name].verbose_name, _format_unit(Unit(name, (name,)), values))
             for name in ("args", "kwargs") if values[name]
         ],
-        "text": _("The schedule was changed since.") if since else _("It stands as it was."),
+        "text": _("The schedule was changed since.") if since else _("The schedule has not changed since this run."),
         "before": _("When it ran"), "after": _("Now"),
     }  # fmt: skip
     return SafeString(render_to_string("admin/django_delayq/run/definition.html", context))
@@ -210,12 +210,12 @@ class HistoryPage(ScheduleActions):
         rows = Definition.objects.using(schedule._state.db).filter(schedule=schedule)
         kept = rows.filter(pk=read_key(given.get("definition", "")) or 0).first()
         if kept is None:
-            text = _("That definition is not kept any more; of each schedule the newest fifty are.")
+            text = _("That definition is no longer kept; each schedule keeps the newest fifty.")
             self.message_user(request, text, messages.WARNING)
             return back
         if request.method == "POST":
             if given.get("seen") != str(schedule.generation):
-                text = _("Somebody changed this schedule meanwhile; nothing was restored yet. Look again.")
+                text = _("Another user changed this schedule in the meantime; nothing was restored. Check it again.")
                 self.message_user(request, text, messages.WARNING)
             elif self._restore(request, schedule, kept):
                 return back
@@ -236,8 +236,8 @@ class HistoryPage(ScheduleActions):
             return False
         if done:
             time = f"{kept.replaced_at:%Y-%m-%d %H:%M:%S}"
-            self.log_change(request, schedule, _("Restored what it was until %(time)s UTC.") % {"time": time})
-            text = _("“%(name)s” is again as it was.") % {"name": from_json(kept.values)["name"]}
+            self.log_change(request, schedule, _("Restored the definition of %(time)s UTC.") % {"time": time})
+            text = _("“%(name)s” is restored.") % {"name": from_json(kept.values)["name"]}
             self.message_user(request, text, messages.SUCCESS)
         else:
             self.message_user(request, _("There is nothing to restore."), messages.INFO)

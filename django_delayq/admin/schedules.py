@@ -138,11 +138,11 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     shown_start_at = _in_zone("start_at", gettext_lazy("not before"))
     shown_end_at = _in_zone("end_at", gettext_lazy("not after"))
     about_task = column(
-        gettext_lazy("about the task"),
+        gettext_lazy("about this task"),
         lambda schedule: format_html('<div id="delayq-task">{}</div>', render_task(schedule.task)),
     )
 
-    @admin.display(description=gettext_lazy("next due points"))
+    @admin.display(description=gettext_lazy("next due times"))
     def upcoming(self, schedule: Schedule) -> SafeString:
         url = self.address("preview", schedule.pk or 0)
         shown = render_upcoming(schedule, _as_saved(schedule))
@@ -201,7 +201,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
             "recurrence": glance.recurrence_words(schedule),
             "runs": [
                 (run.pk, display.instant(run.due_at), display.status_badge(run.status), display.reason_words(run),
-                 display.shown_lag(run), display.milliseconds(run.duration))
+                 display.shown_latency(run), display.milliseconds(run.duration))
                 for run in runs
             ],
         }  # fmt: skip
@@ -224,7 +224,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         """Save, and warn after the commit if the edit has not reached Redis. The mirror's own hook runs first."""
         obj.changed_by = request.user.get_username()
         super().save_model(request, obj, form, change)
-        transaction.on_commit(partial(_tell_unmirrored, request, obj), using=obj._state.db, robust=True)
+        transaction.on_commit(partial(_report_unmirrored, request, obj), using=obj._state.db, robust=True)
 
 
 def _replace(field: Any, shown: dict[str, Any]) -> Any:
@@ -236,7 +236,7 @@ def _as_saved(schedule: Schedule) -> Schedule | None:
     return Schedule.objects.select_related("state").filter(pk=schedule.pk or 0).first()
 
 
-def _tell_unmirrored(request: HttpRequest, saved: Schedule) -> None:
+def _report_unmirrored(request: HttpRequest, saved: Schedule) -> None:
     row = _as_saved(saved)
     if row is not None and glance.is_unmirrored(row):
-        messages.warning(request, _("Saved, but not yet mirrored to Redis; the workers will catch up."))
+        messages.warning(request, _("Saved, but not in Redis yet. A worker adds it within seconds."))

@@ -32,7 +32,7 @@ def render_upcoming(schedule: Schedule, saved: Schedule | None = None, problem: 
     now = utcnow()
     before = None if saved is None else _table(saved, now)
     after = None if problem else _table(_once_saved(schedule, saved, now), now)
-    hint = "" if problem or after else _("Fill in when it runs, and the next due points appear here.")
+    hint = "" if problem or after else _("Choose when it runs to see the next due times.")
     if before is None or before == after:
         tables = [after]
     else:
@@ -70,14 +70,15 @@ def _table(schedule: Schedule, now: datetime) -> dict[str, Any] | None:
     ]
     notes = []
     if not schedule.enabled:
-        notes.append(_("It is not enabled: none of these will run."))
+        notes.append(_("It is not enabled, so none of these will run."))
     elif schedule.task and is_task_missing(schedule.task):
-        notes.append(_("task missing: will not run"))
+        notes.append(_("task missing: does not run"))
     if counts_from_finish(schedule):
-        notes.append(_("Each run moves the following ones by as long as it takes."))
+        notes.append(_("The duration of each run delays the following ones."))
     if schedule.jitter:
         notes.append(
-            _("Each starts up to %(jitter)s later: its jitter.") % {"jitter": format_duration(schedule.jitter)}
+            _("Each starts up to %(jitter)s later, because of its jitter.")
+            % {"jitter": format_duration(schedule.jitter)}
         )
     has_utc = not all(row["is_utc"] for row in rows)
     return {"rows": rows, "zone": schedule.timezone, "has_utc": has_utc, "words": words, "notes": notes}
@@ -86,7 +87,7 @@ def _table(schedule: Schedule, now: datetime) -> dict[str, Any] | None:
 def render_task(path: str) -> Html:
     """Return a task's signature and docstring, or a hint if none is chosen."""
     if not path:
-        return _("Choose a task, and what it takes appears here.")
+        return _("Choose a task to see its arguments.")
     try:
         task = registry.get_task(path)
     except UnknownTask as error:
@@ -97,8 +98,8 @@ def render_task(path: str) -> Html:
         doc = f"{doc}\n\n{commands.helps()}"
     note = ""
     if task.module_path != path:
-        said = _("This is a former name of %(task)s. It works as long as DELAYQ['TASK_ALIASES'] has it.")
-        said += " " + _("Save the schedule with the present name to be rid of this one.")
-        note = format_html('<p class="delayq-note">{}</p>', said % {"task": task.module_path})
+        text = _("This is a former name of %(task)s. It works while DELAYQ['TASK_ALIASES'] contains it.")
+        text += " " + _("Save the schedule with the present name to replace it.")
+        note = format_html('<p class="delayq-note">{}</p>', text % {"task": task.module_path})
     shown = block(doc, "delayq-doc") if doc else ""
     return format_html('{}<code class="delayq-signature">{}</code>{}', note, called, shown)

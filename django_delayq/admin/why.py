@@ -28,7 +28,7 @@ class WhyPage(ScheduleActions):
         if not self.has_view_permission(request, schedule):
             raise PermissionDenied
         if schedule is None:
-            raise Http404(_("There is no such schedule; it may have been deleted."))
+            raise Http404(_("This schedule does not exist; it may have been deleted."))
         typed = request.GET.get("at", "").strip()
         lines, runs, error = list[str](), list[dict[str, Any]](), ""
         try:

@@ -90,7 +90,7 @@ def find_misfit(name: str, hint: Any, value: Any) -> str | None:
     if not rules or any(fits(value) for _words, fits in rules):
         return None
     shown = HIDDEN if looks_secret(name) else _quoted(redact(value))
-    return _("%(name)s: %(wanted)s is wanted, not %(value)s") % {"name": name, "wanted": wanted(hint), "value": shown}
+    return _("%(name)s must be %(wanted)s, not %(value)s") % {"name": name, "wanted": wanted(hint), "value": shown}
 
 
 def misfits(

@@ -95,7 +95,7 @@ def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], 
         ValueError: This task has a schedule with that key; or key or name is not a text of 1 to 200 characters.
     """
     if not isinstance(cron, str):
-        raise TypeError('@periodic needs to be told when: @periodic("0 9 * * 1-5"), or every=timedelta(minutes=15).')
+        raise TypeError('@periodic needs a time: @periodic("0 9 * * 1-5"), or every=timedelta(minutes=15).')
     if unknown := sorted(fields.keys() - ScheduleFields.__annotations__.keys()):
         hint = did_you_mean(unknown[0], ScheduleFields.__annotations__)
         raise TypeError(f"periodic() has no argument {unknown[0]!r}.{hint}")

@@ -59,16 +59,16 @@ def find_refusal(task: AnyTask, backend: str, priority: int) -> HandoverRefused 
     return None
 
 
-def _explain(task: AnyTask, backend: str, priority: int, said: str) -> tuple[str, str]:
+def _explain(task: AnyTask, backend: str, priority: int, message: str) -> tuple[str, str]:
     """Return the backend's message with the way out, and the invalid field."""
-    target, said = task_backends[backend], f"{said.rstrip('.')}."
+    target, message = task_backends[backend], f"{message.rstrip('.')}."
     if not LEAST_PRIORITY <= (priority or task.priority) <= MOST_PRIORITY:
-        return said, "priority"
+        return message, "priority"
     if priority and not target.supports_priority:
-        return f"{said} Set the priority to 0.", "priority"
+        return f"{message} Set the priority to 0.", "priority"
     if task.priority and not target.supports_priority:
-        return f"{said} The task has @task(priority={task.priority}).", "backend"
+        return f"{message} The task has @task(priority={task.priority}).", "backend"
     if target.queues and task.queue_name not in target.queues:
         queues = ", ".join(sorted(target.queues))
-        return f"{said} TASKS[{backend!r}]['QUEUES'] has {queues}; the task's own is {task.queue_name}.", "backend"
-    return said, "backend"
+        return f"{message} TASKS[{backend!r}]['QUEUES'] has {queues}; the task's own is {task.queue_name}.", "backend"
+    return message, "backend"

@@ -97,8 +97,8 @@ def get_task(path: str) -> AnyTask:
     if task is None:
         if path == COMMAND_TASK:
             raise UnknownTask(
-                f"{path} is not offered: DELAYQ['COMMANDS'] is empty. Name there the management commands that whoever "
-                "edits schedules may run with any arguments, in the settings of web processes and workers."
+                f"{path} is not offered: DELAYQ['COMMANDS'] is empty. List the management commands that users who edit "
+                "schedules may run with any arguments, in the settings of web processes and workers."
             )
         if broken := find_broken(path):
             raise UnknownTask(f"The task {path!r} is not available: {broken}")

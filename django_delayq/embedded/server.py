@@ -224,7 +224,7 @@ def locked(home: Path, deadline: float) -> Iterator[bool]:
         found = os.fstat(door)
         if found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise EmbeddedServerUnavailable(
-                f"{home} belongs to somebody else or is open to others. Remove it, or set {URL_VARIABLE}."
+                f"{home} belongs to another user or is open to others. Remove it, or set {URL_VARIABLE}."
             )
         while time.monotonic() < deadline:
             if _lock(door):

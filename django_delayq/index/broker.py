@@ -135,8 +135,8 @@ class Broker:
     def claim_layout(self, value: str) -> str:
         """Store the layout unless there is one; return the stored one."""
         self.ask("set", self._key("layout"), value, nx=True)
-        standing = self.layout()
-        return value if standing is None else standing
+        stored = self.layout()
+        return value if stored is None else stored
 
     def heartbeat(self, now_ms: int, details: str) -> None:
         self.ask("hset", self._key("worker-details"), self.worker, details)

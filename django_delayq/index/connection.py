@@ -217,7 +217,7 @@ def raise_translated(error: Exception) -> NoReturn:
     if isinstance(error.__cause__ if by_cluster else error, errors.AuthenticationError):
         raise BrokerError(f"Redis refused the login: {text}. Check the URL in CACHES.") from error
     if by_cluster and (refusal := _refusal(error)):
-        what = f"{refusal}. SECURITY.md tells what a cluster's user needs."
+        what = f"{refusal}. SECURITY.md lists what a cluster's user needs."
         raise BrokerError(f"Redis answered with an error: {what}") from error
     if by_cluster and "not enabled" in text:
         what = "LOCATION names no Redis Cluster: take CONNECTION_FACTORY out of the alias' OPTIONS."

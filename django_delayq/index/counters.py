@@ -33,16 +33,16 @@ MOST_TASKS = 2_000
 
 #: ("points" or "jobs", queue, path of the task).
 Key = tuple[str, str, str]
-#: Counts of one key: by outcome, by wait and duration (`lag:<bound>`, `ran:<bound>`), and the sums of these in µs.
+#: Counts of one key: by outcome, by wait and duration (`latency:<bound>`, `ran:<bound>`), and the sums of these in µs.
 Tally = dict[str, int]
 
 #: Names of the buckets of waits and durations. They contain the bounds, so that other bounds may be added later.
-LAG, RAN = (tuple(f"{what}:{bound}" for bound in (*BOUNDS_MS, "more")) for what in ("lag", "ran"))
-LAG_SUM, RAN_SUM = "lag:us", "ran:us"
+LATENCY, RAN = (tuple(f"{what}:{bound}" for bound in (*BOUNDS_MS, "more")) for what in ("latency", "ran"))
+LATENCY_SUM, RAN_SUM = "latency:us", "ran:us"
 #: An outcome that the database refused: it is not recorded, and its point or job comes due again.
 DISCARDED = "discarded"
 #: Counted in addition to the outcome: due points skipped as too late that came due while this worker was able to work.
-MISSED = "lag:missed"
+MISSED = "latency:missed"
 TOO_LATE = ("missed", "max_catch_up", "catch_up_window")
 _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 
@@ -61,14 +61,14 @@ class Counts(dict[Key, Tally]):
         return max(self.since, *(self.paused_at.get(name, self.since) for name in (queue, task)))
 
     def add(
-        self, key: Key, outcome: str, count: int = 1, *, lag: float | None = None, ran: float | None = None
+        self, key: Key, outcome: str, count: int = 1, *, latency: float | None = None, ran: float | None = None
     ) -> None:
-        """Count an outcome; `lag` and `ran` are in seconds, None if it has none."""
+        """Count an outcome; `latency` and `ran` are in seconds, None if it has none."""
         tally = self.get(key)
         if tally is None:
             tally = self.setdefault(key if len(self) < MOST_TASKS else (*key[:2], ""), {})
         tally[outcome] = tally.get(outcome, 0) + count
-        for seconds, buckets, total in ((lag, LAG, LAG_SUM), (ran, RAN, RAN_SUM)):
+        for seconds, buckets, total in ((latency, LATENCY, LATENCY_SUM), (ran, RAN, RAN_SUM)):
             if seconds is not None:
                 bucket = buckets[bisect_left(_BOUNDS, seconds)]
                 tally[bucket] = tally.get(bucket, 0) + 1
@@ -95,12 +95,13 @@ def by_queue(counts: Counts) -> dict[tuple[str, str], Tally]:
 
 def outcomes(tally: Mapping[str, int]) -> dict[str, int]:
     """Return the outcomes alone; those that were skipped are `skipped:<reason>`."""
-    return {name: count for name, count in tally.items() if not name.startswith(("lag:", "ran:"))}
+    return {name: count for name, count in tally.items() if not name.startswith(("latency:", "ran:"))}
 
 
 def percentile(tally: Mapping[str, int], buckets: tuple[str, ...], share: float) -> float | None:
-    """Return the seconds within which this share waited (LAG) or ran (RAN), as the bound of a bucket: up to twice the
-    true value; None if there are no counts.
+    """Return the seconds within which this share waited (LATENCY) or ran (RAN), None if there are no counts.
+
+    It is the bound of a bucket: up to twice the true value.
     """
     wanted = share * sum(tally.get(name, 0) for name in buckets)
     if not wanted:

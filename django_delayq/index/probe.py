@@ -67,8 +67,8 @@ class Finding(NamedTuple):
         return f"{self.message} {self.hint}"
 
 
-def examine(broker: Broker, said: set[str]) -> None:
-    """Examine the servers. Log each warning whose id is not in `said`, and add it.
+def examine(broker: Broker, logged: set[str]) -> None:
+    """Examine the servers. Log each warning whose id is not in `logged`, and add it.
 
     Raises:
         UnfitServer: A server is not fit; the message says what to do.
@@ -78,9 +78,9 @@ def examine(broker: Broker, said: set[str]) -> None:
         if finding.level == "E":
             raise UnfitServer(str(finding))
     for finding in found:
-        if finding.id not in said and finding.id not in conf.silenced_checks():
+        if finding.id not in logged and finding.id not in conf.silenced_checks():
             logger.warning("%s (%s)", finding, finding.id)
-        said.add(finding.id)
+        logged.add(finding.id)
 
 
 def look(broker: Broker) -> list[Look]:
@@ -142,7 +142,7 @@ def _find_problems(each: Look) -> Iterator[Finding]:
     if policy is None:
         yield Finding(
             "delayq.W002",
-            f"{server} does not tell whether it evicts keys.",
+            f"{server} does not report whether it evicts keys.",
             "Let this user run INFO, or see yourself that its maxmemory-policy is noeviction.",
         )
     elif policy != "noeviction":

@@ -23,18 +23,18 @@ _broker: Broker | None = None
 _broken_until = 0.0
 
 
-class NotAsked(BrokerUnavailable):
+class RedisSkipped(BrokerUnavailable):
     """Redis failed less than BREAKER_SECONDS ago, which was logged, or is not used at all."""
 
 
 def ask(what: Callable[[Broker], Answer]) -> Answer:
-    """Call `what` with this process' broker; raises `NotAsked`, and what `Broker` does."""
+    """Call `what` with this process' broker; raises `RedisSkipped`, and what `Broker` does."""
     global _broker
     if not conf.get_config().mirror:
-        raise NotAsked(f"Redis is not asked. {conf.why_no_redis()}.")
+        raise RedisSkipped(f"Redis is not asked. {conf.why_no_redis()}.")
     with _lock:
         if time.monotonic() < _broken_until:
-            raise NotAsked("Redis did not answer a moment ago; the next try is in a few seconds.")
+            raise RedisSkipped("Redis did not answer a moment ago; the next try is in a few seconds.")
         broker = _broker = _broker or Broker(timeout_seconds=TIMEOUT_SECONDS)
     try:
         return what(broker)

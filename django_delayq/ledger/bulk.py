@@ -237,7 +237,7 @@ def _text_of(instant: datetime) -> str:
 
 #: Return the only `Reader` or `Writer` with these arguments.
 reader, writer = cache(Reader), cache(Writer)
-#: Maximum wait for a lock on PostgreSQL, in ms. See `locks.py`, Note [Nobody's row is waited for].
+#: Maximum wait for a lock on PostgreSQL, in ms. See `locks.py`, Note [Locked rows are skipped].
 LOCK_MS = 500
 
 

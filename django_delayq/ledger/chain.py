@@ -89,23 +89,23 @@ def advance(state: StateRow, run: RunRow) -> bool:
 
     An outcome does, and so does the hand-over of an overlapping run, whose later outcome does not.
     """
-    handed_over = run.apart and run.origin == Origin.DUE and run.status == Status.QUEUED
+    handed_over = run.separate and run.origin == Origin.DUE and run.status == Status.QUEUED
     is_final = run.status not in OPEN
-    decides = handed_over or (is_final and not run.apart)
+    decides = handed_over or (is_final and not run.separate)
     if decides:
         last = run.last_due_at or run.due_at
         state.last_due_at = last if state.last_due_at is None else max(state.last_due_at, last)
-        state.run_count += run.apart  # handed over; its end does not count again
+        state.run_count += run.separate  # handed over; its end does not count again
     if not is_final:
         return decides
-    lag = run.lag
-    state.last_status, state.last_outcome_at, state.last_lag_ms = run.status, run.finished_at, None
+    latency = run.latency
+    state.last_status, state.last_outcome_at, state.last_latency_ms = run.status, run.finished_at, None
     if run.status == Status.SKIPPED or run.started_at is None or run.claimed_at is None:
         return decides
-    state.last_lag_ms = None if lag is None else int(lag.total_seconds() * 1000)
+    state.last_latency_ms = None if latency is None else int(latency.total_seconds() * 1000)
     state.failing_streak = 0 if run.status == Status.SUCCEEDED else state.failing_streak + 1
     if run.origin == Origin.DUE:
-        state.run_count += not run.apart
+        state.run_count += not run.separate
         finished = run.finished_at or run.started_at
         unbroken = state.last_finished_at is not None and run.due_at <= state.last_finished_at
         if not unbroken or state.busy_from is None:
@@ -125,11 +125,11 @@ def settle_state(schedule: ScheduleRow, state: StateRow) -> datetime | None:
     try:
         state.next_due_at = point = next_point(schedule, state)
     except InvalidRecurrence as error:
-        state.condition, state.condition_reason = Condition.PARKED, str(error)[:500]
+        state.condition, state.condition_reason = Condition.BROKEN, str(error)[:500]
         return None
     state.condition, state.condition_reason = Condition.ACTIVE, ""
     if point is None:
-        state.condition = Condition.EXHAUSTED
+        state.condition = Condition.FINISHED
         state.condition_reason = "There is no due point left before its end."
         if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
             state.condition_reason = f"It has run {state.run_count} times, as often as it was asked to."

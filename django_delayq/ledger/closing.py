@@ -63,7 +63,7 @@ def close_abandoned(runs: Sequence[RunRow]) -> None:
         run.status = Status.FAILED if run.status == Status.RETRYING else Status.LOST
         run.reason, run.finished_at = "paused", utcnow()
         outcomes = [Outcome(run, schedule, seen)]
-        if not run.apart and run.due_at < schedule.effective_from:  # points due after it, before the pause
+        if not run.separate and run.due_at < schedule.effective_from:  # points due after it, before the pause
             left = left_behind(schedule, run.due_at, finished_at=run.finished_at)
             outcomes.append(Outcome(left, schedule, owner=outcomes[0]))
         record(outcomes)

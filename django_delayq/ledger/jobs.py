@@ -29,13 +29,13 @@ from .rows import Outcome, RunRow, keep_former
 
 #: Columns that `enqueue()` writes; the others keep their defaults.
 NEW_JOB = (
-    "task", "queue", "origin", "apart", "due_at", "status", "created_at", "token", "backend", "priority", "call",
+    "task", "queue", "origin", "separate", "due_at", "status", "created_at", "token", "backend", "priority", "call",
     "options", "unique_key",
 )  # fmt: skip
 _values = attrgetter(*NEW_JOB)
 logger = logging.getLogger("django_delayq.worker")
 #: Columns that are read of the job that holds a unique key.
-_STANDS = ("pk", "token", "queue", "backend", "priority", "due_at", "created_at")
+_KEY_HOLDER = ("pk", "token", "queue", "backend", "priority", "due_at", "created_at")
 #: Attempts to insert a job or find the holder of its unique key; maximum rows per INSERT.
 _ROUNDS, _BATCH = 5, 1000
 
@@ -56,7 +56,7 @@ def add_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
     if len(rows) == 1 and rows[0].unique_key is None:
         rows[0].pk = writer(Run, NEW_JOB, using).insert_one(_values(rows[0]))
         return list(rows)
-    standing = list(rows)
+    unsaved = list(rows)
     with transaction.atomic(using=using, savepoint=False):
         plain = [row for row in rows if row.unique_key is None]
         for at in range(0, len(plain), _BATCH):
@@ -66,8 +66,8 @@ def add_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
                 row.pk = pk
         keyed = [at for at, row in enumerate(rows) if row.unique_key is not None]
         for at in sorted(keyed, key=lambda at: rows[at].unique_key or ""):
-            standing[at] = _add_unique(rows[at], using)
-    return standing
+            unsaved[at] = _add_unique(rows[at], using)
+    return unsaved
 
 
 def _add_unique(row: RunRow, using: str) -> RunRow:
@@ -75,7 +75,7 @@ def _add_unique(row: RunRow, using: str) -> RunRow:
         row.pk = writer(Run, NEW_JOB, using).insert_one(_values(row), unless_there="unique_key")
         if row.pk:
             return row
-        found = locked(_jobs(using).filter(unique_key=row.unique_key)).values(*_STANDS).first()
+        found = locked(_jobs(using).filter(unique_key=row.unique_key)).values(*_KEY_HOLDER).first()
         if found is not None:
             return RunRow.job(row.task, **found)
     row.unique_key = None  # each holder started at once: as if this job came after the last start

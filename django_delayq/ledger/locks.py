@@ -1,6 +1,6 @@
 """Locks rows for workers: only rows that are free. Waits only briefly for locks that cannot be skipped.
 
-Note [Nobody's row is waited for]
+Note [Locked rows are skipped]
 On PostgreSQL a row stays locked until its transaction ends, which may take minutes. A worker that waited would delay
 all its other outcomes, perhaps even one that the lock's owner waits for. So it locks and writes free rows, in the
 order of `models/primary.py`, Note [Order of locks], and returns to the others later (`worker/recorder.py`). A lock that

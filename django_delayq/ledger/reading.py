@@ -22,7 +22,7 @@ _TABLE = Run._meta.db_table
 #: As in the index of open rows of chains.
 _OPEN_OF_CHAIN = (
     f" AND {_TABLE}.schedule_id IS NOT NULL AND {_TABLE}.status IN ('queued', 'running', 'retrying')"
-    f" AND NOT {_TABLE}.apart"
+    f" AND NOT {_TABLE}.separate"
 )
 _IS_OPEN_OF_CHAIN = RawSQL(_OPEN_OF_CHAIN.removeprefix(" AND "), [], output_field=BooleanField())  # noqa: S611 - ours
 #: As in the index by status.
@@ -67,7 +67,7 @@ def with_status(status: str) -> QuerySet[Run]:
 def open_pages(size: int, queues: Collection[str] | None = None) -> Iterator[list[RunRow]]:
     """Yield pages of the open rows outside chains, which include all jobs. Each page takes short queries only."""
     for status in OPEN_STATUSES:
-        rows, last = with_status(status).filter(apart=True), 0
+        rows, last = with_status(status).filter(separate=True), 0
         if queues is not None:
             rows = rows.filter(queue__in=queues)
         while pks := list(rows.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:size]):
@@ -103,7 +103,7 @@ def load_abandoned() -> list[RunRow]:
     """Return up to 1000 open rows of chains whose schedule was deleted or disabled."""
     using = database()
     enabled = Schedule._base_manager.using(using).filter(pk=OuterRef("schedule_id"), enabled=True)
-    rows = Run._base_manager.using(using).filter(_NOT_SUCCEEDED, apart=False, status__in=OPEN_STATUSES[1:])
+    rows = Run._base_manager.using(using).filter(_NOT_SUCCEEDED, separate=False, status__in=OPEN_STATUSES[1:])
     pks = rows.filter(~Exists(enabled)).order_by("pk").values_list("pk", flat=True)
     return list(load_runs(pks[:1000]).values())
 
@@ -127,25 +127,25 @@ def _limit(most: int, questions: Iterable[QuerySet[Any]]) -> tuple[list[str], li
     return [f"({sql})" for sql, _ in compiled], [value for _, params in compiled for value in params]
 
 
-def open_apart() -> QuerySet[Run]:
+def open_separate() -> QuerySet[Run]:
     """Return the open rows outside chains, which include all jobs."""
-    rows = Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, apart=True)
+    rows = Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, separate=True)
     return rows.filter(status__in=OPEN_STATUSES)
 
 
-def count_open_apart(most: int, without: Collection[str] = ()) -> tuple[int, bool]:
+def count_open_separate(most: int, without: Collection[str] = ()) -> tuple[int, bool]:
     """Count open rows outside chains and queues `without`, `most` per status; return also whether there are more."""
     rows = [with_status(status).order_by("pk") for status in OPEN_STATUSES]
     if not without:
         chains = Run._base_manager.using(database()).filter(_IS_OPEN_OF_CHAIN)
         *counts, of_chains = count_up_to(most, *rows, chains)
         return sum(counts) - of_chains, max(*counts, of_chains) > most
-    found = count_values(most + 1, ("status", "apart", "queue"), *rows)
+    found = count_values(most + 1, ("status", "separate", "queue"), *rows)
     by_status = Counter[str]()
     for (status, _, _), count in found.items():
         by_status[status] += count
-    apart = sum(count for (_, apart, queue), count in found.items() if apart and queue not in without)
-    return apart, max(by_status.values(), default=0) > most
+    separate = sum(count for (_, separate, queue), count in found.items() if separate and queue not in without)
+    return separate, max(by_status.values(), default=0) > most
 
 
 def count_values(

@@ -70,10 +70,10 @@ def change(names: Sequence[str], changes: Sequence[Change], using: str) -> list[
     taken = locked_by_others(Run, pks - found.keys(), using) if len(found) < len(pks) else ()
     changed, won, gone = [], [], []
     for item in changes:
-        stands = found.get(item.pk)
-        if stands is None:
+        current = found.get(item.pk)
+        if current is None:
             changed.append((Won.LOCKED if item.pk in taken else Won.GONE, False))
-        elif stands == item.seen:
+        elif current == item.seen:
             if item.values is None:
                 gone.append(item.pk)
             else:
@@ -81,7 +81,7 @@ def change(names: Sequence[str], changes: Sequence[Change], using: str) -> list[
             found[item.pk] = item.after
             changed.append((Won.YES, False))
         else:
-            again = stands == item.after
+            again = current == item.after
             changed.append((Won.YES if again else Won.LOST, again))
     writer(Run, ("id", *names), using).update(won)
     if gone:
@@ -110,7 +110,7 @@ def _reaches(horizon: datetime | None, run: RunRow) -> bool:
 
 
 STATE_FIELDS = [
-    "last_due_at", "next_due_at", "last_status", "last_outcome_at", "last_lag_ms", "last_finished_at", "busy_from",
+    "last_due_at", "next_due_at", "last_status", "last_outcome_at", "last_latency_ms", "last_finished_at", "busy_from",
     "failing_streak", "run_count", "condition", "condition_reason",
 ]  # fmt: skip
 
@@ -238,12 +238,12 @@ def _insert_one(outcome: Outcome, using: str, refused: Won | None) -> Won:
         return Won.YES
     except (DataError, IntegrityError):
         rows = Run._base_manager.using(using).filter(schedule=run.schedule_id, origin=run.origin, due_at=run.due_at)
-        pk, *stands = rows.values_list("pk", *VERSION).first() or (None,)
+        pk, *current = rows.values_list("pk", *VERSION).first() or (None,)
         if pk is None:
             if refused is None:
                 raise
             return refused
-        if not run.fence or tuple(stands) != version_of(run):
+        if not run.fence or tuple(current) != version_of(run):
             return Won.LOST
         run.pk, outcome.repeated = pk, True
         return Won.YES
@@ -273,7 +273,7 @@ def _advance(
     """
     if not moving:
         return
-    begun = {each.run.schedule_id for each in outcomes if not each.run.apart and each.run.status in OPEN}
+    begun = {each.run.schedule_id for each in outcomes if not each.run.separate and each.run.status in OPEN}
     # Definitions of these generations: only edited schedules are read again.
     current, edited = dict[int, ScheduleRow](), set[int]()
     for outcome, result in zip(outcomes, won, strict=True):

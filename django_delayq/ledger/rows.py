@@ -25,7 +25,7 @@ class StateRow:
     next_due_at: datetime | None = None
     last_status: str = ""
     last_outcome_at: datetime | None = None
-    last_lag_ms: int | None = None
+    last_latency_ms: int | None = None
     last_finished_at: datetime | None = None
     busy_from: datetime | None = None
     failing_streak: int = 0
@@ -105,7 +105,7 @@ class RunRow(RunProperties):
     due_at: datetime
     status: str = ""
     origin: str = Origin.DUE.value
-    apart: bool = False
+    separate: bool = False
     reason: str = ""
     attempt: int = 0
     reclaims: int = 0
@@ -133,7 +133,7 @@ class RunRow(RunProperties):
     def job(cls, task: str, queue: str, backend: str, due_at: datetime, token: str, **values: Any) -> Self:
         """Return a new row of a job."""
         return cls(
-            schedule_id=None, schedule_name="", generation=0, status="queued", origin="job", apart=True,
+            schedule_id=None, schedule_name="", generation=0, status="queued", origin="job", separate=True,
             task=task, queue=queue, backend=backend, due_at=due_at, token=token, **values,
         )  # fmt: skip
 

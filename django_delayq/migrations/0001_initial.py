@@ -77,7 +77,7 @@ class Migration(migrations.Migration):
                         verbose_name="origin",
                     ),
                 ),
-                ("apart", models.BooleanField(default=False, editable=False)),
+                ("separate", models.BooleanField(default=False, editable=False)),
                 ("due_at", django_delayq.models.columns.UTCDateTimeField(verbose_name="due")),
                 (
                     "status",
@@ -172,7 +172,7 @@ class Migration(migrations.Migration):
                     "every_from",
                     models.CharField(
                         choices=[
-                            ("due", "fixed rate: from due point to due point"),
+                            ("due", "fixed rate: from due time to due time"),
                             ("finish", "fixed delay: from the end of the last run"),
                         ],
                         default="due",
@@ -240,27 +240,27 @@ class Migration(migrations.Migration):
                     "overlap",
                     models.CharField(
                         choices=[
-                            ("skip", "skip what came due meanwhile"),
-                            ("queue_one", "run the newest of them afterwards"),
-                            ("queue_all", "run all of them afterwards"),
+                            ("skip", "skip due times during a run"),
+                            ("queue_one", "run the newest afterwards"),
+                            ("queue_all", "run all afterwards"),
                             ("allow", "run side by side"),
                         ],
                         default="skip",
                         max_length=16,
-                        verbose_name="due while the last run is busy",
+                        verbose_name="due during a run",
                     ),
                 ),
                 (
                     "missed",
                     models.CharField(
                         choices=[
-                            ("latest", "run the latest only"),
-                            ("all", "run all, in order"),
+                            ("latest", "run only the latest"),
+                            ("all", "run all, oldest first"),
                             ("skip", "skip, wait for the next"),
                         ],
                         default="latest",
                         max_length=16,
-                        verbose_name="due while nobody was there",
+                        verbose_name="due without a worker",
                     ),
                 ),
                 ("grace", models.DurationField(blank=True, null=True, verbose_name="grace")),
@@ -274,18 +274,18 @@ class Migration(migrations.Migration):
                     models.CharField(
                         blank=True,
                         choices=[
-                            ("", "as the setting says"),
-                            ("all", "all, for ever"),
-                            ("failures", "failed and lost ones only"),
-                            ("last", "the newest ones only"),
-                            ("none", "the newest one only"),
+                            ("", "default of the settings"),
+                            ("all", "all, forever"),
+                            ("failures", "failed and lost runs"),
+                            ("last", "only the newest runs"),
+                            ("none", "only the newest run"),
                         ],
                         default="",
                         max_length=8,
-                        verbose_name="keep of its runs",
+                        verbose_name="runs to keep",
                     ),
                 ),
-                ("keep_last", models.PositiveIntegerField(blank=True, null=True, verbose_name="so many of the newest")),
+                ("keep_last", models.PositiveIntegerField(blank=True, null=True, verbose_name="number of newest runs")),
                 (
                     "on_success",
                     models.CharField(blank=True, default="", max_length=255, verbose_name="task after a success"),
@@ -375,14 +375,14 @@ class Migration(migrations.Migration):
                 ("subject", models.CharField(blank=True, max_length=64)),
                 ("name", models.CharField(blank=True, max_length=200, verbose_name="name")),
                 ("queue", models.CharField(blank=True, max_length=64, verbose_name="queue")),
-                ("text", models.TextField(verbose_name="what it is")),
+                ("text", models.TextField(verbose_name="kind")),
                 (
                     "since",
                     django_delayq.models.columns.UTCDateTimeField(
                         default=django_delayq.recurrence.point.utcnow, verbose_name="since"
                     ),
                 ),
-                ("told_at", django_delayq.models.columns.UTCDateTimeField(null=True, verbose_name="told")),
+                ("reported_at", django_delayq.models.columns.UTCDateTimeField(null=True, verbose_name="notified")),
                 ("gone_at", django_delayq.models.columns.UTCDateTimeField(null=True)),
                 ("recovered_at", django_delayq.models.columns.UTCDateTimeField(null=True, verbose_name="recovered")),
                 ("sent", models.JSONField(default=dict, verbose_name="sent")),
@@ -422,26 +422,26 @@ class Migration(migrations.Migration):
                 (
                     "paused",
                     models.BooleanField(
-                        default=False, help_text="Nothing of it starts; what runs goes on.", verbose_name="paused"
+                        default=False, help_text="Nothing new starts; running tasks continue.", verbose_name="paused"
                     ),
                 ),
                 (
                     "until",
                     django_delayq.models.columns.UTCDateTimeField(
-                        blank=True, help_text="Then it goes on by itself.", null=True, verbose_name="until"
+                        blank=True, help_text="It resumes by itself at this time.", null=True, verbose_name="until"
                     ),
                 ),
                 (
                     "reason",
                     models.CharField(
-                        blank=True, help_text="Shown wherever it matters.", max_length=200, verbose_name="reason"
+                        blank=True, help_text="Shown to users as the reason.", max_length=200, verbose_name="reason"
                     ),
                 ),
                 (
                     "most",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="So many of the queue run at a time; empty for any number.",
+                        help_text="Maximum number of running tasks of the queue. Empty: no limit.",
                         null=True,
                         verbose_name="at a time",
                     ),
@@ -521,7 +521,7 @@ class Migration(migrations.Migration):
                 ("next_due_at", django_delayq.models.columns.UTCDateTimeField(null=True)),
                 ("last_status", models.CharField(blank=True, default="", max_length=16)),
                 ("last_outcome_at", django_delayq.models.columns.UTCDateTimeField(null=True)),
-                ("last_lag_ms", models.BigIntegerField(null=True)),
+                ("last_latency_ms", models.BigIntegerField(null=True)),
                 ("last_finished_at", django_delayq.models.columns.UTCDateTimeField(null=True)),
                 ("busy_from", django_delayq.models.columns.UTCDateTimeField(null=True)),
                 ("failing_streak", models.PositiveIntegerField(default=0)),
@@ -529,7 +529,7 @@ class Migration(migrations.Migration):
                 (
                     "condition",
                     models.CharField(
-                        choices=[("active", "active"), ("exhausted", "exhausted"), ("parked", "parked")],
+                        choices=[("active", "active"), ("finished", "finished"), ("broken", "broken")],
                         default="active",
                         max_length=16,
                     ),
@@ -599,7 +599,7 @@ class Migration(migrations.Migration):
                     _connector="OR",
                 ),
                 name="delayq_schedule_one_recurrence",
-                violation_error_message="Set exactly one of cron, every and at: the one that the kind names.",
+                violation_error_message="Set only one of cron, every and at: the one that the kind names.",
             ),
         ),
         migrations.AddConstraint(

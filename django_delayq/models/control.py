@@ -36,11 +36,14 @@ class Control(PrimaryModel):
 
     kind = models.CharField(_("kind"), max_length=8, choices=Kind, default=Kind.QUEUE)
     name = models.CharField(_("name"), max_length=255, help_text=_("The name of a queue, or the path of a task."))
-    paused = models.BooleanField(_("paused"), default=False, help_text=_("Nothing of it starts; what runs goes on."))
-    until = UTCDateTimeField(_("until"), null=True, blank=True, help_text=_("Then it goes on by itself."))
-    reason = models.CharField(_("reason"), max_length=200, blank=True, help_text=_("Shown wherever it matters."))
+    paused = models.BooleanField(_("paused"), default=False, help_text=_("Nothing new starts; running tasks continue."))
+    until = UTCDateTimeField(_("until"), null=True, blank=True, help_text=_("It resumes by itself at this time."))
+    reason = models.CharField(_("reason"), max_length=200, blank=True, help_text=_("Shown to users as the reason."))
     most = models.PositiveIntegerField(
-        _("at a time"), null=True, blank=True, help_text=_("So many of the queue run at a time; empty for any number.")
+        _("at a time"),
+        null=True,
+        blank=True,
+        help_text=_("Maximum number of running tasks of the queue. Empty: no limit."),
     )
     changed_at = UTCDateTimeField(_("changed"), default=utcnow, editable=False)
     changed_by = models.CharField(_("by"), max_length=200, blank=True, editable=False)
@@ -57,7 +60,7 @@ class Control(PrimaryModel):
         return f"{self.get_kind_display()} {self.name}"
 
     @property
-    def standing(self) -> str:
+    def restrictions(self) -> str:
         """The pause and the limit in force, in words; '' for none."""
         limit = "" if self.most is None else _("%(count)d at a time") % {"count": self.most}
         return ", ".join(filter(None, [self.pause, limit]))
@@ -84,9 +87,9 @@ class Control(PrimaryModel):
         if not self.pk and (unknown := self._unknown()):
             wrong["name"] = unknown
         if self.kind == self.Kind.TASK and self.most is not None:
-            wrong["most"] = _("Only a queue has a limit; give the task a queue of its own.")
+            wrong["most"] = _("Only a queue can have a limit; give the task a queue of its own.")
         if self.paused and self.until is not None and self.until <= utcnow():
-            wrong["until"] = _("That time has passed.")
+            wrong["until"] = _("That time is past.")
         if wrong:
             raise ValidationError(wrong)
 
@@ -100,7 +103,7 @@ class Control(PrimaryModel):
             return ""
         queues = get_config().queues
         values = {"name": self.name, "known": ", ".join(queues)}
-        return "" if self.name in queues else _("There is no queue %(name)s; there are: %(known)s.") % values
+        return "" if self.name in queues else _("Queue %(name)s does not exist. The queues are %(known)s.") % values
 
     def is_paused(self, now: datetime | None = None) -> bool:
         """Return whether nothing starts at `now`, by default the present time."""

@@ -108,7 +108,7 @@ def _points(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
     """Check the due points of a recurrence with valid values."""
     try:
         rule = schedule.recurrence
-        schedule.policies  # noqa: B018 - raises where a policy is none of the known ones
+        schedule.policies  # noqa: B018 - raises if a policy is unknown
     except InvalidRecurrence as error:
         return [(error.field, f"{error}{_offer(schedule.cron) if error.field == 'cron' else ''}")]
     if schedule.kind == schedule.Kind.ONCE:
@@ -117,7 +117,12 @@ def _points(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
     if first is None:
         return [("end_at", "There is no due point between the start and the end.")]
     if schedule.kind == schedule.Kind.CRON and (gap := _gap_below(minimum, rule, first)) is not None:
-        return [("cron", f"Two points are {gap.total_seconds():g} s apart; at least {minimum.total_seconds():g} s.")]
+        return [
+            (
+                "cron",
+                f"Two due times differ by {gap.total_seconds():g} s; the minimum is {minimum.total_seconds():g} s.",
+            )
+        ]
     second = rule.next_after(first)
     if second is not None and schedule.jitter >= second - first:
         return [("jitter", f"Jitter must be shorter than the gap between two due points, here {second - first}.")]
@@ -183,7 +188,7 @@ def _execution(schedule: "Schedule") -> Iterator[Problem]:
 
 def _watching(schedule: "Schedule") -> Iterator[Problem]:
     if schedule.expected_within is not None and schedule.expected_within <= timedelta(0):
-        yield "expected_within", "This is longer than zero; leave it empty where nobody is to be told."
+        yield "expected_within", "This must be longer than zero. Leave it empty for no alert."
     if schedule.ping_url and not _is_stored(schedule, "ping_url"):
         alerts = conf.get_config().alerts
         refusal = find_refusal(schedule.ping_url, () if alerts is None else alerts.hosts)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     def enabled(self) -> Self:
         """Return the schedules that can run: enabled, with a next due point that exists and can be computed."""
-        return self.filter(enabled=True).exclude(state__condition__in=[Condition.EXHAUSTED, Condition.PARKED])
+        return self.filter(enabled=True).exclude(state__condition__in=[Condition.FINISHED, Condition.BROKEN])
 
     def paused(self) -> Self:
         return self.filter(enabled=False)
@@ -31,13 +31,13 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         """Return the schedules whose last run did not succeed."""
         return self.filter(state__failing_streak__gt=0)
 
-    def exhausted(self) -> Self:
+    def finished(self) -> Self:
         """Return the schedules with no further due point."""
-        return self.filter(state__condition=Condition.EXHAUSTED)
+        return self.filter(state__condition=Condition.FINISHED)
 
-    def parked(self) -> Self:
+    def broken(self) -> Self:
         """Return the schedules whose next due point cannot be computed."""
-        return self.filter(state__condition=Condition.PARKED)
+        return self.filter(state__condition=Condition.BROKEN)
 
     def tagged(self, name: str) -> Self:
         return self.filter(tags__name=name)

@@ -172,7 +172,7 @@ class AlertQuerySet(PrimaryQuerySet["Alert"]):
 class Alert(PrimaryModel):
     """One problem from beginning to end, identified by `kind` and `subject`. An open problem has one row.
 
-    `since` is when it was first seen, `told_at` when it was reported, `gone_at` when it was first not seen,
+    `since` is when it was first seen, `reported_at` when it was reported, `gone_at` when it was first not seen,
     `recovered_at` when that was reported. A problem that ends before it is reported leaves no row. `sent` has the time
     of each delivery, by "what channel".
     """
@@ -187,9 +187,9 @@ class Alert(PrimaryModel):
     #: The display name of the subject.
     name = models.CharField(_("name"), max_length=200, blank=True)
     queue = models.CharField(_("queue"), max_length=64, blank=True)
-    text = models.TextField(_("what it is"))
+    text = models.TextField(_("kind"))
     since = UTCDateTimeField(_("since"), default=utcnow)
-    told_at = UTCDateTimeField(_("told"), null=True)
+    reported_at = UTCDateTimeField(_("notified"), null=True)
     gone_at = UTCDateTimeField(null=True)
     recovered_at = UTCDateTimeField(_("recovered"), null=True)
     sent = models.JSONField(_("sent"), default=dict)

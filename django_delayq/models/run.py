@@ -88,7 +88,7 @@ class RunProperties:
         return result_id(self.pk, self.token) if self.token else ""
 
     @property
-    def lag(self: Any) -> timedelta | None:
+    def latency(self: Any) -> timedelta | None:
         """Time from due point to claim; None before the claim, and for backfills, which are late on purpose."""
         return None if self.claimed_at is None or self.origin == Origin.BACKFILL else self.claimed_at - self.due_at
 
@@ -121,7 +121,7 @@ class Run(RunProperties, PrimaryModel):
     generation = models.BigIntegerField(_("generation"), default=0, db_default=0)
     origin = models.CharField(_("origin"), max_length=8, choices=Origin, default=Origin.DUE)
     #: Has a member of its own in Redis: requested runs, and points of a schedule whose runs may overlap.
-    apart = models.BooleanField(default=False, editable=False)
+    separate = models.BooleanField(default=False, editable=False)
     due_at = UTCDateTimeField(_("due"))
     status = models.CharField(_("status"), max_length=16, choices=Status)
     reason = models.CharField(_("reason"), max_length=200, blank=True, default="", db_default="")

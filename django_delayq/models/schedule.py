@@ -41,7 +41,7 @@ class Schedule(Recurring, PrimaryModel):
         ONCE = "once", _("once")
 
     class EveryFrom(models.TextChoices):
-        DUE = "due", _("fixed rate: from due point to due point")
+        DUE = "due", _("fixed rate: from due time to due time")
         FINISH = "finish", _("fixed delay: from the end of the last run")
 
     class DstGap(models.TextChoices):
@@ -53,22 +53,22 @@ class Schedule(Recurring, PrimaryModel):
         TWICE = "twice", _("run both times")
 
     class Overlap(models.TextChoices):
-        SKIP = "skip", _("skip what came due meanwhile")
-        QUEUE_ONE = "queue_one", _("run the newest of them afterwards")
-        QUEUE_ALL = "queue_all", _("run all of them afterwards")
+        SKIP = "skip", _("skip due times during a run")
+        QUEUE_ONE = "queue_one", _("run the newest afterwards")
+        QUEUE_ALL = "queue_all", _("run all afterwards")
         ALLOW = "allow", _("run side by side")
 
     class Missed(models.TextChoices):
-        LATEST = "latest", _("run the latest only")
-        ALL = "all", _("run all, in order")
+        LATEST = "latest", _("run only the latest")
+        ALL = "all", _("run all, oldest first")
         SKIP = "skip", _("skip, wait for the next")
 
     class Keep(models.TextChoices):
-        AS_SET = "", _("as the setting says")
-        ALL = "all", _("all, for ever")
-        FAILURES = "failures", _("failed and lost ones only")
-        LAST = "last", _("the newest ones only")
-        NONE = "none", _("the newest one only")
+        AS_SET = "", _("default of the settings")
+        ALL = "all", _("all, forever")
+        FAILURES = "failures", _("failed and lost runs")
+        LAST = "last", _("only the newest runs")
+        NONE = "none", _("only the newest run")
 
     name = models.CharField(_("name"), max_length=200, unique=True)
     description = models.TextField(_("description"), blank=True, default="")
@@ -97,10 +97,8 @@ class Schedule(Recurring, PrimaryModel):
     priority = models.SmallIntegerField(_("priority"), default=0)
     backend = models.CharField(_("hand over to the TASKS backend"), max_length=64, blank=True, default="")
 
-    overlap = models.CharField(
-        _("due while the last run is busy"), max_length=16, choices=Overlap, default=Overlap.SKIP
-    )
-    missed = models.CharField(_("due while nobody was there"), max_length=16, choices=Missed, default=Missed.LATEST)
+    overlap = models.CharField(_("due during a run"), max_length=16, choices=Overlap, default=Overlap.SKIP)
+    missed = models.CharField(_("due without a worker"), max_length=16, choices=Missed, default=Missed.LATEST)
     grace = models.DurationField(_("grace"), null=True, blank=True)
     catch_up_window = models.DurationField(_("catch-up window"), null=True, blank=True)
     max_catch_up = models.PositiveIntegerField(_("catch up at most"), default=100)
@@ -108,8 +106,8 @@ class Schedule(Recurring, PrimaryModel):
     max_attempts = models.PositiveSmallIntegerField(_("attempts"), default=1)
     backoff = models.DurationField(_("backoff"), default=timedelta(seconds=10))
 
-    keep = models.CharField(_("keep of its runs"), max_length=8, choices=Keep, blank=True, default="")
-    keep_last = models.PositiveIntegerField(_("so many of the newest"), null=True, blank=True)
+    keep = models.CharField(_("runs to keep"), max_length=8, choices=Keep, blank=True, default="")
+    keep_last = models.PositiveIntegerField(_("number of newest runs"), null=True, blank=True)
     on_success = models.CharField(_("task after a success"), max_length=255, blank=True, default="")
     on_failure = models.CharField(_("task after a failure"), max_length=255, blank=True, default="")
 
@@ -158,7 +156,7 @@ class Schedule(Recurring, PrimaryModel):
                     | Q(kind="every", cron="", every__isnull=False, at__isnull=True)
                     | Q(kind="once", cron="", every__isnull=True, at__isnull=False)
                 ),
-                violation_error_message=_("Set exactly one of cron, every and at: the one that the kind names."),
+                violation_error_message=_("Set only one of cron, every and at: the one that the kind names."),
             ),
             models.CheckConstraint(
                 name="delayq_schedule_positive",

@@ -12,8 +12,8 @@ class Condition(models.TextChoices):
     """Whether a schedule can continue by itself."""
 
     ACTIVE = "active", _("active")
-    EXHAUSTED = "exhausted", _("exhausted")
-    PARKED = "parked", _("parked")
+    FINISHED = "finished", _("finished")
+    BROKEN = "broken", _("broken")
 
 
 class ScheduleState(PrimaryModel):
@@ -29,7 +29,7 @@ class ScheduleState(PrimaryModel):
     last_status = models.CharField(max_length=16, blank=True, default="")
     #: When `last_status` was decided, by the worker's clock.
     last_outcome_at = UTCDateTimeField(null=True)
-    last_lag_ms = models.BigIntegerField(null=True)
+    last_latency_ms = models.BigIntegerField(null=True)
     #: End of the last run of a due point; requested runs do not count. Fixed delays and overlap begin there.
     last_finished_at = UTCDateTimeField(null=True)
     #: Start of the unbroken busy stretch that ended at `last_finished_at`.

@@ -29,8 +29,8 @@ def left(schedule: AnySchedule) -> int | None:
 
 
 def goes_on(schedule: AnySchedule) -> bool:
-    """Return whether a schedule may run: enabled, runs left, and neither exhausted nor parked."""
-    ended = state_of(schedule).condition in (Condition.EXHAUSTED, Condition.PARKED)
+    """Return whether a schedule may run: enabled, runs left, and neither finished nor broken."""
+    ended = state_of(schedule).condition in (Condition.FINISHED, Condition.BROKEN)
     return schedule.enabled and not ended and left(schedule) != 0
 
 

@@ -3,7 +3,7 @@
 Note [Expected within]
 `Schedule.expected_within` is the maximum time between a due point and a success. A schedule is late if that time has
 passed since a due point of its current definition, and no run due at that point or later has succeeded, including
-manual runs and backfills. Disabled and parked schedules, and those whose queue or task is paused, are not late. Only
+manual runs and backfills. Disabled and broken schedules, and those whose queue or task is paused, are not late. Only
 the runs of schedules are read whose next point has passed, or whose last decided point did not succeed.
 """
 
@@ -61,10 +61,10 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class StateCounts:
-    """Enabled schedules that fail or are parked, paused schedules, and runs that keep losing their worker."""
+    """Enabled schedules that fail or are broken, paused schedules, and runs that keep losing their worker."""
 
     failing: Named
-    parked: Named
+    broken: Named
     paused: int
     restarted: int
 
@@ -94,16 +94,16 @@ class Comparison:
 
     layout: str
     foreign: str = ""
-    drift: Differences | None = None
+    differences: Differences | None = None
     stale_edits: int | None = None
     unnamed: tuple[Unnamed, ...] = ()
 
     def excess(self, redis: RedisView) -> int:
         """Return how many more entries differ than are leased: a leased entry may be between ledger and Redis."""
-        drift = self.drift
-        if drift is None or drift.unbuilt:
+        differences = self.differences
+        if differences is None or differences.unbuilt:
             return 0
-        return max(0, drift.missing + drift.ghosts + drift.torn - redis.sums["leased"])
+        return max(0, differences.missing + differences.ghosts + differences.torn - redis.sums["leased"])
 
 
 def _schedules() -> Any:
@@ -126,14 +126,14 @@ def count_states(most: int, names: int) -> StateCounts:
     states = ScheduleState._base_manager.using(ledger.database())
     kinds = [
         enabled_with(states.filter(failing_streak__gt=0)),
-        enabled_with(states.filter(condition=Condition.PARKED)),
+        enabled_with(states.filter(condition=Condition.BROKEN)),
     ]
     *counts, paused, restarted = ledger.count_up_to(most, *kinds, _schedules().paused(), restarted_runs())
-    failing, parked = (
+    failing, broken = (
         Named(count, tuple(rows.values_list("name", flat=True)[:names]) if count and names else ())
         for count, rows in zip(counts, kinds, strict=True)
     )
-    return StateCounts(failing, parked, paused, restarted)
+    return StateCounts(failing, broken, paused, restarted)
 
 
 def count_open_runs() -> dict[str, int]:
@@ -218,7 +218,7 @@ def find_late(most: int, among: Collection[int] | None = None) -> list[Late]:
     candidates = [
         (pk, within, next_due is not None and since < next_due <= now - within)
         for pk, within, since, next_due, enabled, condition in rows.values_list(*names)
-        if enabled and condition != Condition.PARKED
+        if enabled and condition != Condition.BROKEN
     ]
     for (within, is_undecided), each in grouped(candidates, lambda candidate: candidate[1:]).items():
         for first in range(0, len(each), PAGE):
@@ -257,11 +257,13 @@ def compare(broker: Broker, queues: Iterable[str], *, most: int = MOST_COMPARED)
     except ForeignLayout as error:
         return Comparison("foreign", str(error))
     unnamed = find_unnamed(queues)
-    drift = sync.count_differences(broker, most=most, unnamed=[each.name for each in unnamed if each.kind == "queue"])
+    differences = sync.count_differences(
+        broker, most=most, unnamed=[each.name for each in unnamed if each.kind == "queue"]
+    )
     return Comparison(
         "none" if layout is None else "ours",
-        drift=drift,
-        stale_edits=_count_stale_edits(broker, drift),
+        differences=differences,
+        stale_edits=_count_stale_edits(broker, differences),
         unnamed=tuple(unnamed),
     )
 
@@ -292,12 +294,12 @@ def find_unnamed(used: Iterable[str]) -> list[Unnamed]:
     return unnamed + [Unnamed(kind, name, jobs[kind][name]) for kind in unknown for name in sorted(unknown[kind])]
 
 
-def _count_stale_edits(broker: Broker, drift: Differences) -> int:
+def _count_stale_edits(broker: Broker, differences: Differences) -> int:
     """Count old edits that Redis does not have. A leased member leaves its old shard only when its lease ends."""
     before = utcnow() - STALE
     old = Tombstone._base_manager.using(ledger.database()).filter(created_at__lt=before).order_by("pk")
-    tombstones = list(old[:MOST_TOMBSTONES]) if drift.tombstones else []
-    if not drift.unmirrored and not tombstones:
+    tombstones = list(old[:MOST_TOMBSTONES]) if differences.tombstones else []
+    if not differences.unmirrored and not tombstones:
         return 0
     views = broker.views([(each.member, each.queue) for each in tombstones])
     leaving = [item[1] for each in tombstones if (item := chain.parse_member(each.member)) is not None]

@@ -23,7 +23,7 @@ class Page(NamedTuple):
     content_type: str = PLAIN
 
 
-def said(missing: list[str]) -> Page:
+def create_page(missing: list[str]) -> Page:
     """Return the page of a probe: 200, or 503 with the names of the missing services."""
     return Page(503 if missing else 200, f"{', '.join(missing) or 'ok'}\n".encode())
 

@@ -22,7 +22,7 @@ except ImportError:
     ) from None
 
 from .. import conf
-from ..index.counters import BOUNDS_MS, LAG, LAG_SUM, RAN, RAN_SUM, Counts, by_queue, outcomes, percentile
+from ..index.counters import BOUNDS_MS, LATENCY, LATENCY_SUM, RAN, RAN_SUM, Counts, by_queue, outcomes, percentile
 from .minutes import sum_rows
 from .redis_side import RedisView
 from .snapshot import take_snapshot
@@ -66,21 +66,21 @@ def collect_counts(counts: Counts) -> Iterable[Metric]:
     labels = (*KEY, "outcome", "reason")
     ended: Any = CounterMetricFamily("delayq_outcomes", "What became of due points and jobs.", labels=labels)
     text = "How long due points and jobs waited for their first attempt after they were due."
-    lag = HistogramMetricFamily("delayq_lag_seconds", text, labels=KEY)
+    latency = HistogramMetricFamily("delayq_latency_seconds", text, labels=KEY)
     ran = HistogramMetricFamily("delayq_duration_seconds", "How long attempts took.", labels=KEY)
     for key, tally in list(counts.items()):
         now = dict(tally)  # a copy: the loop's thread continues to count
         for name, number in (ALWAYS | outcomes(now)).items():
             outcome, _, reason = name.partition(":")
             ended.add_metric((*key, outcome, reason), number)
-        for family, buckets, total in ((lag, LAG, LAG_SUM), (ran, RAN, RAN_SUM)):
+        for family, buckets, total in ((latency, LATENCY, LATENCY_SUM), (ran, RAN, RAN_SUM)):
             below, sums = 0, []
             for bound, name in zip(_BOUNDS, buckets, strict=True):
                 below += now.get(name, 0)
                 sums.append((bound, below))
             if below:
                 family.add_metric(key, sums, now.get(total, 0) / 1e6)
-    return ended, lag, ran
+    return ended, latency, ran
 
 
 def render_gauges() -> bytes:
@@ -96,9 +96,9 @@ def render_gauges() -> bytes:
         gauges.put("up", "Whether this service answers.", answers, service=service)
     if snapshot.redis is not None:
         _put_queues(gauges, snapshot.redis)
-    if snapshot.comparison is not None and snapshot.comparison.drift is not None:
+    if snapshot.comparison is not None and snapshot.comparison.differences is not None:
         text = "How far Redis differs from the database, in entries."
-        gauges.put("drift_entries", text, snapshot.comparison.drift.total)
+        gauges.put("index_differences", text, snapshot.comparison.differences.total)
     if snapshot.failed_jobs is not None:
         for queue in conf.get_config().queues:
             number = snapshot.failed_jobs.get(queue, 0)
@@ -142,6 +142,6 @@ def _put_hour(gauges: Gauges, counts: Counts) -> None:
         for share in SHARES:
             labels = {"kind": kind, "queue": queue, "quantile": str(share)}
             text = "For how long due points and jobs waited in the last hour, up to twice as long as they did."
-            gauges.put("last_hour_lag_seconds", text, percentile(tally, LAG, share), **labels)
+            gauges.put("last_hour_latency_seconds", text, percentile(tally, LATENCY, share), **labels)
             text = "How long attempts took in the last hour, up to twice as long as they did."
             gauges.put("last_hour_duration_seconds", text, percentile(tally, RAN, share), **labels)

@@ -21,7 +21,7 @@ from django.utils.translation import gettext_noop
 from .. import ledger
 from ..exceptions import BrokerError
 from ..index import Broker, MinuteCounts
-from ..index.counters import LAG, MISSED, Counts, Key, Tally, add_up, percentile
+from ..index.counters import LATENCY, MISSED, Counts, Key, Tally, add_up, percentile
 from ..index.web import ask
 from ..recurrence import from_ms, to_ms
 from ..recurrence.point import utcnow
@@ -127,9 +127,10 @@ LEAST_SECONDS = 30.0
 SHARE, FEWEST = 0.1, 10
 #: The message, filled from `Load.values`.
 OVERLOAD = gettext_noop(
-    "More falls due than the workers can do: in %(seconds)d s %(missed)d due points were skipped because they "
-    "came too late, and %(executed)d executed; they waited up to %(wait)d s. Needed: %(needed).1f "
-    "executions/s, done: %(done).1f. Start more workers or threads, or let schedules fall due less often."
+    "More runs are due than the workers can execute: in %(seconds)d s %(missed)d due times "
+    "were skipped because they were too late, and %(executed)d ran, after up to %(wait)d s. "
+    "Needed: %(needed).1f runs/s; done: %(done).1f. Start more workers or threads, or make "
+    "schedules due less often."
 )
 
 
@@ -184,6 +185,6 @@ def sum_load(rows: Iterable[Row], now: datetime) -> Load:
         seconds=max(1.0, (now - since - first * MINUTE).total_seconds()),
         executed=sum(total.get(name, 0) for name in ("succeeded", "failed", "retried")),
         missed=total.get(MISSED, 0),
-        longest_wait=(percentile(total, LAG, 1.0) or 0.0) if total else 0.0,
+        longest_wait=(percentile(total, LATENCY, 1.0) or 0.0) if total else 0.0,
         goes_on=any(tally.get(MISSED) for tally in tallies[-2:]),
     )

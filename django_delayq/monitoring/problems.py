@@ -3,7 +3,7 @@
 Note [What counts as wrong]
 A problem keeps due points from running in time, or Redis from matching the database, and does not go away by itself
 within seconds. A shard that is being rebuilt is not a problem; a shard that waits for a rebuild is. Failing tasks and
-parked schedules concern one schedule: they are listed with the status FINE, and so are pauses and limits. If the prefix
+broken schedules concern one schedule: they are listed with the status FINE, and so are pauses and limits. If the prefix
 belongs to another installation, only that is reported: its counts are not ours.
 """
 
@@ -29,7 +29,7 @@ from .redis_side import QueueView, RedisView, ServerView
 if TYPE_CHECKING:
     from .snapshot import Snapshot
 
-MAX_LAG_SECONDS = 60.0
+MAX_WAIT_SECONDS = 60.0
 #: Exit status if nothing is wrong, if something is, and if Redis or the database could not be read.
 FINE: Final = 0
 WRONG: Final = 1
@@ -57,8 +57,8 @@ class Problem:
         return self.status != FINE
 
 
-def judge(snapshot: "Snapshot", *, max_lag: float = MAX_LAG_SECONDS) -> list[Problem]:
-    """Return what is wrong, then what is worth knowing; see Note [What counts as wrong]. `max_lag` is in seconds."""
+def judge(snapshot: "Snapshot", *, max_wait: float = MAX_WAIT_SECONDS) -> list[Problem]:
+    """Return what is wrong, then what is worth knowing; see Note [What counts as wrong]. `max_wait` is in seconds."""
     compared, redis = snapshot.comparison, snapshot.redis
     problems = [snapshot.blind[code] for code in sorted(snapshot.blind, reverse=True)]
     for server in redis.servers if redis is not None else ():
@@ -66,7 +66,7 @@ def judge(snapshot: "Snapshot", *, max_lag: float = MAX_LAG_SECONDS) -> list[Pro
     if compared is not None and compared.foreign:
         return [*problems, Problem("foreign_layout", compared.foreign)]
     if redis is not None:
-        problems += _queues(redis, snapshot, max_lag)
+        problems += _queues(redis, snapshot, max_wait)
     if compared is not None and redis is not None:
         problems += judge_unnamed(compared.unnamed, redis)
         problems += _differences(compared, redis)
@@ -95,10 +95,10 @@ def _discarded(snapshot: "Snapshot") -> Iterator[Problem]:
     count = sum(row.tally.get(DISCARDED, 0) for row in snapshot.rows or ())
     if count:
         text = ngettext(
-            "%(count)d outcome of the last hour was refused by the database and discarded; what it belongs to runs "
-            "again. The worker's log names it and the error.",
-            "%(count)d outcomes of the last hour were refused by the database and discarded; what they belong to runs "
-            "again. The workers' logs name them and the errors.",
+            "The database refused %(count)d outcome in the last hour; its run executes again. The "
+            "worker's log has the run and the error.",
+            "The database refused %(count)d outcomes in the last hour; their runs execute again. The "
+            "workers' logs have the runs and the errors.",
             count,
         )
         yield Problem("discarded", text % {"count": count})
@@ -109,7 +109,7 @@ def _remarks(snapshot: "Snapshot") -> Iterator[Problem]:
     if snapshot.redis is not None and not snapshot.redis.live:
         yield Problem("idle", _("No worker runs."), FINE, tone="warn")
     if (states := snapshot.states) is not None:
-        failing, parked, often = states.failing.count, states.parked.count, states.restarted
+        failing, broken, often = states.failing.count, states.broken.count, states.restarted
         yield from _remark(
             "restarted", often,
             ngettext("%(count)s run keeps losing its worker", "%(count)s runs keep losing their workers", often),
@@ -117,11 +117,13 @@ def _remarks(snapshot: "Snapshot") -> Iterator[Problem]:
         yield from _remark(
             "failing", failing, ngettext("%(count)s schedule fails", "%(count)s schedules fail", failing)
         )
-        yield from _remark("parked", parked, ngettext("%(count)s is parked", "%(count)s are parked", parked))
+        yield from _remark(
+            "broken", broken, ngettext("%(count)s schedule is broken", "%(count)s schedules are broken", broken)
+        )
     failed = sum((snapshot.failed_jobs or {}).values())
     yield from _remark("failed_jobs", failed, ngettext("%(count)s failed job", "%(count)s failed jobs", failed))
     for row in snapshot.held_back or ():
-        tone, text = "warn" if row.is_paused() else "quiet", explain_wait([row]) or f"{row}: {row.standing}"
+        tone, text = "warn" if row.is_paused() else "quiet", explain_wait([row]) or f"{row}: {row.restrictions}"
         queue = row.name if row.kind == Control.Kind.QUEUE else ""
         yield Problem("held_back", text, FINE, queue, str(row.pk), row.name, tone)
     if states is not None:
@@ -147,28 +149,31 @@ def format_count(count: int) -> str:
 def _definitions(snapshot: "Snapshot") -> Iterator[Problem]:
     if (unknown := snapshot.unknown_tasks) and unknown.count:
         text = ngettext(
-            "%(count)s schedule names a task that no installed app has, and none of its points runs: %(names)s. Was "
-            "the task renamed? Say so in DELAYQ['TASK_ALIASES']. Is it gone? Pause or delete the schedule.",
-            "%(count)s schedules name a task that no installed app has, and none of their points runs: %(names)s. Was "
-            "the task renamed? Say so in DELAYQ['TASK_ALIASES']. Is it gone? Pause or delete the schedules.",
+            "%(count)s schedule uses a task that no installed app has, and does not run: %(names)s. "
+            "If the task was renamed, add it to DELAYQ['TASK_ALIASES']; if it was removed, pause or "
+            "delete the schedule.",
+            "%(count)s schedules use a task that no installed app has, and do not run: %(names)s. If "
+            "the task was renamed, add it to DELAYQ['TASK_ALIASES']; if it was removed, pause or "
+            "delete the schedules.",
             unknown.count,
         )
         yield Problem("unknown_tasks", text % {"count": format_count(unknown.count), "names": unknown.listed})
     if (late := snapshot.late) and late.count:
         text = ngettext(
-            "%(count)s schedule has not succeeded within the time in which it is expected to: %(names)s. manage.py "
-            "delayq_status NAME says why.",
-            "%(count)s schedules have not succeeded within the time in which they are expected to: %(names)s. "
-            "manage.py delayq_status NAME says why.",
+            "%(count)s schedule has not succeeded within its expected time: %(names)s. For details, "
+            "run: manage.py delayq_status NAME",
+            "%(count)s schedules have not succeeded within their expected time: %(names)s. For "
+            "details, run: manage.py delayq_status NAME",
             late.count,
         )
         yield Problem("late", text % {"count": format_count(late.count), "names": late.listed})
     if (refused := snapshot.refused) and refused.count:
         text = ngettext(
-            "%(count)d schedule fails at each of its due points, because the TASKS backend that it names is unknown or "
-            "does not take its task (%(names)s). manage.py delayq_status NAME says why.",
-            "%(count)d schedules fail at each of their due points, because the TASKS backend that they name is unknown "
-            "or does not take their task (%(names)s). manage.py delayq_status NAME says why.",
+            "%(count)d schedule fails each time, because the TASKS backend that it names is unknown "
+            "or does not accept its task (%(names)s). For details, run: manage.py delayq_status NAME",
+            "%(count)d schedules fail each time, because the TASKS backend that they name is unknown "
+            "or does not accept their task (%(names)s). For details, run: manage.py delayq_status "
+            "NAME",
             refused.count,
         )
         yield Problem("unknown_name", text % {"count": refused.count, "names": refused.listed})
@@ -180,19 +185,17 @@ def judge_unnamed(unnamed: Iterable[Unnamed], redis: RedisView) -> Iterator[Prob
     for each in waiting:
         if each.kind == "queue" and not redis.serves(each.name):
             text = _(
-                "DELAYQ['QUEUES'] does not name queue %(name)s, and nothing of it runs (enabled schedules: "
-                "%(schedules)d, ordered runs: %(runs)d, open jobs: %(jobs)d). Add it there until its runs and jobs are "
-                "done, and give its schedules another queue."
+                "DELAYQ['QUEUES'] does not contain queue %(name)s, so nothing of it runs (enabled "
+                "schedules: %(schedules)d, queued runs: %(runs)d, open jobs: %(jobs)d). Add it until its "
+                "runs and jobs are done, and give its schedules another queue."
             )
             yield Problem("unknown_name", text % each._asdict(), queue=each.name)
     texts = {
         "task": _(
-            "Jobs wait for a worker that knows their task, and no installed app has it: %(names)s. Was the task "
-            "renamed? Add it to DELAYQ['TASK_ALIASES']. Is it gone? Delete the jobs."
+            "No installed app has the task of some jobs: %(names)s. If the task was renamed, add it "
+            "to DELAYQ['TASK_ALIASES']; if it was removed, delete the jobs."
         ),
-        "backend": _(
-            "Jobs wait for a worker whose TASKS has their alias: %(names)s. Add it there, or delete the jobs."
-        ),
+        "backend": _("TASKS lacks the alias of some jobs: %(names)s. Add it, or delete the jobs."),
     }
     for kind, text in texts.items():
         names = [f"{each.name} ({each.jobs})" for each in waiting if each.kind == kind]
@@ -203,22 +206,22 @@ def judge_unnamed(unnamed: Iterable[Unnamed], redis: RedisView) -> Iterator[Prob
 def _server(server: ServerView) -> Iterator[Problem]:
     if server.memory_policy not in ("", "noeviction"):
         text = _(
-            "Redis has maxmemory-policy %(policy)s and would evict schedules, so that no worker starts. Set it to "
-            "noeviction, or use another server."
+            "Redis has maxmemory-policy %(policy)s and would evict schedules, so no worker starts. "
+            "Set it to noeviction, or use another server."
         )
         yield Problem("redis_unfit", text % {"policy": server.memory_policy})
     if server.max_bytes is not None and (server.used_bytes or 0) >= server.max_bytes:
-        yield Problem("redis_unfit", _("The memory of Redis is full: nothing new gets in. Raise maxmemory."))
+        yield Problem("redis_unfit", _("The memory of Redis is full, so nothing can be added. Increase maxmemory."))
     if server.disk_problem:
-        text = _("Redis cannot write to its disk (%(field)s) and may refuse all writes. Look at its log and its disk.")
+        text = _("Redis cannot write to its disk (%(field)s) and may refuse all writes. Check its log and its disk.")
         yield Problem("redis_unfit", text % {"field": server.disk_problem})
 
 
-def _queues(redis: RedisView, snapshot: "Snapshot", max_lag: float) -> Iterator[Problem]:
+def _queues(redis: RedisView, snapshot: "Snapshot", max_wait: float) -> Iterator[Problem]:
     """Yield problems of queues. A paused queue may wait for any time, because users want it so."""
     paused = {row.name for row in snapshot.held_back or () if row.kind == "queue" and row.is_paused()}
     for queue in redis.queues:
-        yield from _waiting(queue, math.inf if queue.queue in paused else max_lag)
+        yield from _waiting(queue, math.inf if queue.queue in paused else max_wait)
         absent = sum(shard.epoch == "absent" for shard in redis.shards if shard.queue == queue.queue)
         yield from _unbuilt(queue.queue, absent) if absent else ()
     if snapshot.load is not None and snapshot.load.overloaded:
@@ -229,17 +232,18 @@ def _unbuilt(queue: str, absent: int) -> Iterator[Problem]:
     text = ngettext(
         "%(count)d shard of queue %(queue)s is not built in Redis: it was flushed, or no worker has run yet. A "
         "worker builds it within seconds; if none runs, start one: manage.py delayq_worker",
-        "%(count)d shards of queue %(queue)s are not built in Redis: it was flushed, or no worker has run yet. A "
-        "worker builds them within seconds; if none runs, start one: manage.py delayq_worker",
+        "%(count)d shards of queue %(queue)s are not built in Redis: they were flushed, or no "
+        "worker has run yet. A worker builds them within seconds; if none runs, start one: "
+        "manage.py delayq_worker",
         absent,
     )
     yield Problem("not_built", text % {"count": absent, "queue": queue}, queue=queue)
 
 
-def _waiting(queue: QueueView, max_lag: float) -> Iterator[Problem]:
+def _waiting(queue: QueueView, max_wait: float) -> Iterator[Problem]:
     """Yield a queue that no worker serves, or that is late. With jobs alone, it needs no worker until a job is late."""
-    values = {"queue": queue.queue, "count": queue.members, "span": format_span(queue.oldest_due), "most": max_lag}
-    late = queue.oldest_due > max_lag
+    values = {"queue": queue.queue, "count": queue.members, "span": format_span(queue.oldest_due), "most": max_wait}
+    late = queue.oldest_due > max_wait
     if not queue.served and (late or queue.members > queue.jobs):
         text = ngettext(
             "No live worker serves queue %(queue)s: %(count)d schedule, run or job of it cannot start. Start a worker: "
@@ -251,8 +255,8 @@ def _waiting(queue: QueueView, max_lag: float) -> Iterator[Problem]:
         yield Problem("no_worker", text % values, queue=queue.queue)
     elif late:
         text = _(
-            "In queue %(queue)s something has been due for %(span)s, more than %(most)g s. If its workers are busy, "
-            "start more of them or with more threads; else look at their log."
+            "In queue %(queue)s an entry has been due for %(span)s, more than %(most)g s. If its "
+            "workers are busy, start more workers or threads; otherwise check their log."
         )
         yield Problem("overdue", text % values, queue=queue.queue)
 
@@ -268,19 +272,19 @@ def format_span(seconds: float) -> str:
 def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
     if compared.stale_edits:
         text = ngettext(
-            "%(count)d edit is not mirrored, although it is older than 30 s; a worker does that within seconds. Start "
-            "one or look at its log, or run: manage.py delayq_sync",
-            "%(count)d edits are not mirrored, although they are older than 30 s; a worker does that within seconds. "
-            "Start one or look at its log, or run: manage.py delayq_sync",
+            "%(count)d edit is not in Redis, although it is older than 30 s. A worker adds it within "
+            "seconds: start one, check its log, or run: manage.py delayq_sync",
+            "%(count)d edits are not in Redis, although they are older than 30 s. A worker adds them "
+            "within seconds: start one, check its log, or run: manage.py delayq_sync",
             compared.stale_edits,
         )
         yield Problem("out_of_sync", text % {"count": min(compared.stale_edits, MOST_COUNTED)})
     if count := compared.excess(redis):
         text = ngettext(
-            "%(count)d entry of Redis differs from the database. A worker mends that within 10 min; at once: "
-            "manage.py delayq_sync",
-            "%(count)d entries of Redis differ from the database. A worker mends that within 10 min; at once: "
-            "manage.py delayq_sync",
+            "%(count)d entry in Redis differs from the database. A worker repairs it within 10 min; "
+            "to repair it now, run: manage.py delayq_sync",
+            "%(count)d entries in Redis differ from the database. A worker repairs them within 10 "
+            "min; to repair them now, run: manage.py delayq_sync",
             count,
         )
         yield Problem("out_of_sync", text % {"count": count})
@@ -290,7 +294,7 @@ def explain_failure(error: Exception) -> Problem:
     """Return the problem for an error, in one line without credentials."""
     reason = redact_text(" ".join(str(error).split()) or type(error).__name__).rstrip(". ?")
     if isinstance(error, DamagedKeys):
-        text = _("%(error)s. A running worker deletes it and rebuilds within seconds; start one if none runs.")
+        text = _("%(error)s. A running worker deletes it and rebuilds within seconds; if none runs, start one.")
         return Problem("redis_unfit", text % {"error": reason})
     if isinstance(error, BrokerError):
         text = _("%(error)s. Start Redis, or correct its address: the alias %(alias)s in CACHES.")
@@ -298,7 +302,7 @@ def explain_failure(error: Exception) -> Problem:
     if isinstance(error, MissingTables):
         return Problem("database_unreachable", reason, BLIND)
     text = _(
-        "The database cannot be used now: %(error)s. Start it, or correct DATABASES; after an upgrade run: manage.py "
-        "migrate"
+        "The database cannot be used: %(error)s. Start it, or correct DATABASES; after an "
+        "upgrade run: manage.py migrate"
     )
     return Problem("database_unreachable", text % {"error": reason}, BLIND)

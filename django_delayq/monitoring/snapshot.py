@@ -26,7 +26,7 @@ from ..sync.pruning import LastPass, read_last
 from . import database_side as database
 from .database_side import Comparison, Named, StateCounts
 from .minutes import Load, Row, read_rows, start_of_load, sum_load
-from .problems import BLIND, MAX_LAG_SECONDS, Problem, explain_failure, judge
+from .problems import BLIND, MAX_WAIT_SECONDS, Problem, explain_failure, judge
 from .redis_side import RedisView, read_redis
 
 Answer = TypeVar("Answer")
@@ -100,8 +100,8 @@ def take_snapshot(*, used: Mapping[str, Sequence[str]] | None = None, briefly: b
     return snapshot
 
 
-def take_snapshot_within(seconds: float, *, max_lag: float = MAX_LAG_SECONDS) -> Snapshot:
-    """Take a full snapshot within about `seconds`, even if a server hangs; `max_lag` as in `judge`.
+def take_snapshot_within(seconds: float, *, max_wait: float = MAX_WAIT_SECONDS) -> Snapshot:
+    """Take a full snapshot within about `seconds`, even if a server hangs; `max_wait` as in `judge`.
 
     Raises:
         ImproperlyConfigured: The settings have no Redis alias.
@@ -123,9 +123,9 @@ def take_snapshot_within(seconds: float, *, max_lag: float = MAX_LAG_SECONDS) ->
     if not snapshot.vendor:
         snapshot.note(explain_failure(DatabaseError(_("no answer in time"))))
     elif snapshot.redis is not None and snapshot.comparison is None:
-        text = _("Redis and the database could not be compared in time. Give it more: --timeout SECONDS")
+        text = _("Redis and the database could not be compared in time. Increase --timeout SECONDS.")
         snapshot.note(Problem("database_unreachable", text, BLIND))
-    snapshot.problems = judge(snapshot, max_lag=max_lag)
+    snapshot.problems = judge(snapshot, max_wait=max_wait)
     return snapshot
 
 

@@ -23,11 +23,11 @@ DST_OVERLAP = ("once", "twice")
 
 #: The last queried second and its result: judging, recording and settling a point repeat the query. The key is a
 #: number because the two instants of a repeated local hour would be equal as datetimes.
-Asked = list[tuple[int | None, datetime | None]]
+Steps = list[tuple[int | None, datetime | None]]
 
 
 @lru_cache(maxsize=4096)
-def _prepare(expression: str, timezone: str, dst_gap: str, dst_overlap: str, key: str) -> tuple[Fields, tzinfo, Asked]:
+def _prepare(expression: str, timezone: str, dst_gap: str, dst_overlap: str, key: str) -> tuple[Fields, tzinfo, Steps]:
     for name, value, allowed in (("dst_gap", dst_gap, DST_GAP), ("dst_overlap", dst_overlap, DST_OVERLAP)):
         if value not in allowed:
             raise InvalidRecurrence(f"{name} is one of {' and '.join(allowed)}, not {value!r}.", field=name)
@@ -49,7 +49,7 @@ class Cron:
     key: str = ""
     fields: Fields = field(init=False, repr=False, compare=False)
     _zone: tzinfo = field(init=False, repr=False, compare=False)
-    _asked: Asked = field(init=False, repr=False, compare=False)
+    _steps: Steps = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("expression", "timezone", "dst_gap", "dst_overlap"):
@@ -58,17 +58,17 @@ class Cron:
                     f"{name} must be text, not {value!r}.", field="cron" if name == "expression" else name
                 )
         key = self.key if "h" in self.expression.lower() else ""  # else every name would take a cache entry
-        fields, zone, asked = _prepare(self.expression, self.timezone, self.dst_gap, self.dst_overlap, key)
+        fields, zone, steps = _prepare(self.expression, self.timezone, self.dst_gap, self.dst_overlap, key)
         object.__setattr__(self, "fields", fields)
         object.__setattr__(self, "_zone", zone)
-        object.__setattr__(self, "_asked", asked)
+        object.__setattr__(self, "_steps", steps)
 
     def next_after(self, instant: datetime) -> datetime | None:
         second = seconds(instant)
-        asked, found = self._asked[0]
-        if asked != second:
+        steps, found = self._steps[0]
+        if steps != second:
             found = from_seconds(self._first(second + 1))
-            self._asked[0] = second, found
+            self._steps[0] = second, found
         return found
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:

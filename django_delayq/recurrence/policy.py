@@ -133,25 +133,25 @@ class _Late:
     policies: Policies
 
     def is_late(self, point: datetime) -> bool:
-        lag = self.now - wake_at(point, self.policies.jitter, self.policies.key)
-        if self.policies.grace is not None or lag <= ZERO:
-            return lag > (self.policies.grace or ZERO)
-        if lag > LONGEST_DEFAULT_GRACE:
+        latency = self.now - wake_at(point, self.policies.jitter, self.policies.key)
+        if self.policies.grace is not None or latency <= ZERO:
+            return latency > (self.policies.grace or ZERO)
+        if latency > LONGEST_DEFAULT_GRACE:
             return True
         following = self.recurrence.next_after(point)
-        return following is not None and lag > (following - point) / 2
+        return following is not None and latency > (following - point) / 2
 
     def overlapped(self, busy_until: datetime) -> Run | Skip:
         """Judge a late point that came due while the schedule was busy."""
 
-        def woke_meanwhile(candidate: datetime) -> bool:
+        def woke_before_end(candidate: datetime) -> bool:
             return wake_at(candidate, self.policies.jitter, self.policies.key) <= busy_until
 
         if self.policies.overlap == "queue_all":
             return Run()
         if self.policies.overlap == "skip":
-            return self.skip_while("overlap", busy_until, woke_meanwhile)
-        newest, _ = self.last_of(busy_until - max(self.policies.jitter, ZERO), woke_meanwhile)
+            return self.skip_while("overlap", busy_until, woke_before_end)
+        newest, _ = self.last_of(busy_until - max(self.policies.jitter, ZERO), woke_before_end)
         return self.skip_until("overlap", newest)
 
     def missed(self, busy: tuple[datetime, datetime] | None) -> Run | Skip:

@@ -85,15 +85,15 @@ def clock_changes(cron: Cron, after: datetime, point: datetime) -> Iterator[str]
     yield from _gaps(cron, after, point)
     local = point.astimezone(get_zone(cron.timezone))
     if local.fold:
-        yield _("second of two: %(time)s comes twice on this day") % {"time": format_time(local)}
+        yield _("second of two: %(time)s occurs twice on this day") % {"time": format_time(local)}
         return
     offset, later = local.utcoffset(), local.replace(fold=1).utcoffset()
     if offset is None or later is None or later >= offset:
         return
     if cron.fields.fixed and cron.dst_overlap == "once" and (offset - later).total_seconds() <= LONGEST_SHIFT:
-        yield _("%(time)s comes twice on this day, runs the first time") % {"time": format_time(local)}
+        yield _("%(time)s occurs twice on this day, runs the first time") % {"time": format_time(local)}
     else:
-        yield _("first of two: %(time)s comes twice on this day") % {"time": format_time(local)}
+        yield _("first of two: %(time)s occurs twice on this day") % {"time": format_time(local)}
 
 
 def _gaps(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:

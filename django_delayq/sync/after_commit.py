@@ -154,7 +154,7 @@ def _attempt(what: str, write: Callable[[Broker], object], *, seldom: bool = Fal
 
     try:
         web.ask(checked)
-    except web.NotAsked as error:
+    except web.RedisSkipped as error:
         logger.debug("%s is not mirrored yet: %s", what, error)
     except BrokerUnavailable as error:
         logger.warning("%s is not mirrored yet, the workers will make up for it. %s", what, error)

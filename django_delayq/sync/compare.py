@@ -26,7 +26,7 @@ class Difference(Enum):
     AHEAD = "rewound to {point:%Y-%m-%d %H:%M:%S} UTC, which has no outcome"
     EARLIER = "reset, it stood before its next due point"
     WAKE = "reset, its wake-up was damaged"
-    LEASE = "reset, its lease was nobody's"
+    LEASE = "reset, its lease had no holder"
     ATTEMPTS = "reset, attempts were left over"
 
 

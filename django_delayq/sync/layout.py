@@ -103,14 +103,14 @@ def check_layout(broker: Broker, *, claim: bool = True) -> None:
         if _parse(text) is None:
             store_layout(broker)
             return
-    standing = read_layout(broker, text)
-    if difference := standing.find_difference(own):
+    stored = read_layout(broker, text)
+    if difference := stored.find_difference(own):
         raise OtherLayout(
             f"{difference} Nothing was changed. Workers with the release and the settings of this process build the "
             "index anew as soon as no others live: restart all of them."
         )
-    if claim and own.shards.keys() - standing.shards.keys():
-        broker.write_note("layout", replace(standing, shards=standing.shards | own.shards).text())
+    if claim and own.shards.keys() - stored.shards.keys():
+        broker.write_note("layout", replace(stored, shards=stored.shards | own.shards).text())
 
 
 def check_release() -> None:
@@ -142,8 +142,8 @@ def _shipped() -> frozenset[str]:
 
 def store_layout(broker: Broker) -> None:
     """Write the layout of this process. Queues that its settings do not name keep their shards."""
-    own, standing = own_layout(broker), _parse(broker.layout())
-    shards = standing.shards if standing is not None and standing.database == own.database else {}
+    own, stored = own_layout(broker), _parse(broker.layout())
+    shards = stored.shards if stored is not None and stored.database == own.database else {}
     broker.write_note("layout", replace(own, shards=shards | own.shards).text())
 
 
@@ -151,17 +151,17 @@ def read_layout(broker: Broker, text: str | None) -> Layout:
     """Return the layout stored as `text`, or one without shards if there is none; raises ForeignLayout if it is another
     database's, or see Note [Queues of other settings].
     """
-    standing = _parse(text)
-    if standing is None:
+    stored = _parse(text)
+    if stored is None:
         return Layout("", conf.LAYOUT)
-    if standing.database != fingerprint():
+    if stored.database != fingerprint():
         raise ForeignLayout(
             f"The prefix {broker.config.prefix!r} in Redis belongs to another database. Nothing was changed. If this "
             "is a copy of that database or another project, set another DELAYQ['PREFIX'] here. If this database "
             "replaces the other (restored or moved), or a test run wrote here, stop all workers and run: "
             "manage.py delayq_sync --adopt"
         )
-    for queue, known in standing.shards.items():
+    for queue, known in stored.shards.items():
         count = broker.config.shard_count(queue)
         if queue not in broker.config.queues and count != known and _is_in_use(queue):
             raise ForeignLayout(
@@ -169,12 +169,12 @@ def read_layout(broker: Broker, text: str | None) -> Layout:
                 f"schedules would be mirrored as if it had {count}. Nothing was changed. Name it in DELAYQ['QUEUES'] "
                 "here too (a worker's --queues says which of them it runs), or move its schedules to another queue."
             )
-    return standing
+    return stored
 
 
 def _is_in_use(queue: str) -> bool:
     schedules = Schedule._base_manager.using(ledger.database()).filter(queue=queue)
-    return schedules.exists() or ledger.open_apart().filter(queue=queue).exists()
+    return schedules.exists() or ledger.open_separate().filter(queue=queue).exists()
 
 
 def _parse(text: str | None) -> Layout | None:

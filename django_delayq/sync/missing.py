@@ -108,7 +108,7 @@ def last_key() -> int:
 
 
 def _rows() -> "QuerySet[Run, tuple[int, str, bool]]":
-    return Run._base_manager.using(ledger.database()).order_by("pk").values_list("pk", "status", "apart")
+    return Run._base_manager.using(ledger.database()).order_by("pk").values_list("pk", "status", "separate")
 
 
 def _put_above(broker: Broker, mark: Mark) -> int:
@@ -126,7 +126,7 @@ def _put_above(broker: Broker, mark: Mark) -> int:
 
 
 def _put(broker: Broker, rows: Sequence[tuple[Any, ...]]) -> int:
-    pks = [pk for pk, status, apart in rows if apart and status == Status.QUEUED]
+    pks = [pk for pk, status, separate in rows if separate and status == Status.QUEUED]
     return sum(put_runs(broker, ledger.load_waiting(pks[at : at + PUT])) for at in range(0, len(pks), PUT))
 
 

@@ -26,7 +26,7 @@ from ..ledger.rows import ScheduleRow, StateRow
 from ..models import Condition, Schedule, ScheduleState, Tombstone
 from ..models.versions import TIMING_FIELDS, moved, next_generation
 from ..recurrence import to_ms, wake_at
-from ..signals import schedule_parked
+from ..signals import schedule_broken
 from .pages import keys_of
 
 #: Raise it if other fields, or another format, would change the digest of an unchanged definition.
@@ -150,7 +150,7 @@ def _work_out(schedule: ScheduleRow, digest: str, waiting: datetime | None, note
     """Compute what is wanted of a schedule; `waiting` is the oldest point of its chain with an open row."""
     point, undecided = notes.take(schedule, digest)
     if waiting is None:
-        if undecided is not None and schedule.state.condition != Condition.PARKED:
+        if undecided is not None and schedule.state.condition != Condition.BROKEN:
             point = undecided  # its claimer decides it, and records what else the old definition left
     elif schedule.enabled:  # otherwise the worker that claims it closes it
         point = waiting if point is None else min(waiting, point)
@@ -167,7 +167,7 @@ class _Notes:
     def __init__(self) -> None:
         self.changed: list[StateRow] = []
         self.mirrored: list[StateRow] = []  # only their digest changed
-        self.parked: list[ScheduleRow] = []
+        self.broken: list[ScheduleRow] = []
 
     def take(self, schedule: ScheduleRow, digest: str) -> tuple[datetime | None, datetime | None]:
         """Update the state in memory; return the next point, and the undecided point before the last edit."""
@@ -182,8 +182,8 @@ class _Notes:
         state.mirrored_digest = digest
         if not state.stored or before != (state.next_due_at, state.condition, state.condition_reason):
             self.changed.append(state)
-            if state.condition == Condition.PARKED != before[1]:
-                self.parked.append(schedule)
+            if state.condition == Condition.BROKEN != before[1]:
+                self.broken.append(schedule)
         elif seen != digest:
             self.mirrored.append(state)
         return point, undecided
@@ -202,12 +202,12 @@ class _Notes:
                 fields = ("next_due_at", "condition", "condition_reason", "mirrored_digest")
                 for states, names in ((self.changed, fields), (self.mirrored, fields[-1:])):
                     ledger.write_states([state for state in states if state.schedule_id not in locked], names)
-        for row in self.parked:
+        for row in self.broken:
             if row.pk not in locked:
                 schedule, reason = ledger.as_schedule(row), row.state.condition_reason
-                tell = partial(send, schedule_parked, "schedule_parked", sender=Schedule, schedule=schedule)
-                tell = partial(tell, reason=reason)
-                transaction.on_commit(tell, using=ledger.database(), robust=True)
+                announce = partial(send, schedule_broken, "schedule_broken", sender=Schedule, schedule=schedule)
+                announce = partial(announce, reason=reason)
+                transaction.on_commit(announce, using=ledger.database(), robust=True)
         return locked
 
 

@@ -129,7 +129,7 @@ def _find_ghosts(broker: Broker, shard: Shard, page: set[str]) -> list[str]:
     pks = {kind: [item[1] for item in parsed.values() if item and item[0] == kind] for kind in "sr"}
     queues = {"s": dict(queues_of(pk__in=pks["s"])), "r": {}}
     if pks["r"]:
-        runs = Run.objects.using(ledger.database()).filter(pk__in=pks["r"], apart=True).open()
+        runs = Run.objects.using(ledger.database()).filter(pk__in=pks["r"], separate=True).open()
         queues["r"] = dict(runs.values_list("pk", "queue"))
     ghosts = []
     for member, item in parsed.items():
@@ -216,11 +216,11 @@ def count_differences(broker: Broker, *, most: int = MOST_COMPARED, unnamed: Col
         Tombstone._base_manager.using(using).all(),
         states.filter(next_due_at__gte=EPOCH),  # a bound, not `is not null`: SQLite then counts on the index
         # A schedule with an invalid recurrence and an undecided point keeps its entry until a worker claims it.
-        states.filter(Q(next_due_at__range=(EPOCH, utcnow()), condition=Condition.PARKED)),
+        states.filter(Q(next_due_at__range=(EPOCH, utcnow()), condition=Condition.BROKEN)),
     )
-    rows, more = ledger.count_open_apart(most)
+    rows, more = ledger.count_open_separate(most)
     capped = more or max(counts) > most
-    unmirrored, tombstones, waiting, parked = (min(count, most) for count in counts)
+    unmirrored, tombstones, waiting, broken = (min(count, most) for count in counts)
     stats = broker.stats(broker.shards())
     parts = [(item.members, item.points, item.generations) for item in stats]
     surplus = sum(item.members for item in stats) - waiting - rows
@@ -229,7 +229,7 @@ def count_differences(broker: Broker, *, most: int = MOST_COMPARED, unnamed: Col
     return Differences(
         unmirrored=unmirrored,
         tombstones=tombstones,
-        missing=max(0, -surplus - parked - unmirrored) if comparable else 0,
+        missing=max(0, -surplus - broken - unmirrored) if comparable else 0,
         ghosts=max(0, surplus - unmirrored - tombstones) if comparable else 0,
         torn=sum(max(counts) - min(counts) for counts in parts),
         unbuilt=sum(not is_built(item.epoch) for item in stats),

@@ -51,31 +51,31 @@ def take_layout(broker: Broker) -> None:
 
 def _switch(broker: Broker) -> None:
     """Drop the index and write the layout of this process: workers then rebuild it as after a flush."""
-    standing, own = read_layout(broker, broker.layout()), own_layout(broker)
-    if not (difference := standing.find_difference(own)):  # another worker has switched
+    stored, own = read_layout(broker, broker.layout()), own_layout(broker)
+    if not (difference := stored.find_difference(own)):  # another worker has switched
         return
-    broker.write_note("layout", replace(standing, switching=True).text())
+    broker.write_note("layout", replace(stored, switching=True).text())
     try:
-        _check_unused(broker, standing)
+        _check_unused(broker, stored)
     except OtherLayout:
-        broker.write_note("layout", standing.text())
+        broker.write_note("layout", stored.text())
         raise
-    broker.drop(_former_shards(standing, own))
+    broker.drop(_former_shards(stored, own))
     store_layout(broker)
     broker.forget_sweep()
     logger.info("%s No worker uses that any more: the index is built anew.", difference)
 
 
-def _check_unused(broker: Broker, standing: Layout) -> None:
+def _check_unused(broker: Broker, stored: Layout) -> None:
     """Refuse to switch while a worker with another layout is alive, or leases of a dead one are left."""
     own = own_layout(broker)
-    difference = standing.find_difference(own)
+    difference = stored.find_difference(own)
     if names := sorted(_find_others(broker, own)):
         raise OtherLayout(
             f"{difference} Waiting until these workers, which work by another layout, have ended: "
             f"{', '.join(names)}. Restart them with the release and the settings of this one."
         )
-    if left := broker.count_leases(_former_shards(standing, own)):
+    if left := broker.count_leases(_former_shards(stored, own)):
         raise OtherLayout(f"{difference} Waiting until the leases of workers that are gone have ended, {left} of them.")
 
 
@@ -85,17 +85,17 @@ def _find_others(broker: Broker, own: Layout) -> Iterator[str]:
     for name, (beat_ms, details) in broker.workers().items():
         if name != broker.worker and beat_ms >= since_ms:
             try:
-                told = json.loads(details)
-                if Layout(own.database, told["layout"], dict(told["shards"])).find_difference(own):
+                found = json.loads(details)
+                if Layout(own.database, found["layout"], dict(found["shards"])).find_difference(own):
                     yield name
             except (ValueError, TypeError, KeyError, RecursionError):
                 yield name
 
 
-def _former_shards(standing: Layout, own: Layout) -> list[Shard]:
+def _former_shards(stored: Layout, own: Layout) -> list[Shard]:
     counts = {
         queue: max(count, own.shards.get(queue, 0))
-        for queue, count in (own.shards | standing.shards).items()
-        if standing.version != own.version or own.shards.get(queue, count) != count
+        for queue, count in (own.shards | stored.shards).items()
+        if stored.version != own.version or own.shards.get(queue, count) != count
     }
     return [Shard(queue, number) for queue, count in counts.items() for number in range(count)]

@@ -158,7 +158,7 @@ class Bench:
     def _record(self, ended: Sequence[Lease]) -> None:
         self.recorder.add(ended)
         self.recorder.flush()
-        self.recorder.tell()
+        self.recorder.call_receivers()
 
 
 @contextmanager

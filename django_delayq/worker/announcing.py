@@ -47,7 +47,7 @@ PINGS = Guard("A ping", BaseException)
 _SHOWN = {
     "last_due_at": "to {:.19}",
     "points": "points {}",
-    "lag_ms": "lag {} ms",
+    "latency_ms": "latency {} ms",
     "duration_ms": "took {:g} ms",
     "attempt": "attempt {}",
     "reason": "({})",
@@ -133,7 +133,7 @@ def announce(outcome: Outcome, counted: Counts) -> Callable[[], None] | None:
         if is_logged and logger.isEnabledFor(LEVELS.get(run.status, logging.INFO)):
             log_run(outcome)
     except BaseException as error:  # the outcome is recorded already
-        side_channels.note_failure("Telling what became of a due point", error)
+        side_channels.note_failure("Announcing an outcome", error)
     if schedule is None or run.status in OPEN:
         return None
     signal, name = run_finished, "run_finished"
@@ -150,11 +150,11 @@ def _count(outcome: Outcome, counted: Counts) -> None:
     run = outcome.run
     key = "jobs" if outcome.schedule is None else "points", run.queue, run.task
     if run.status in EXECUTED and run.attempt:
-        lag, ran = run.lag if run.attempt == 1 else None, run.duration
+        latency, ran = run.latency if run.attempt == 1 else None, run.duration
         counted.add(
             key,
             "retried" if run.status == "retrying" else str(run.status),
-            lag=None if lag is None else lag.total_seconds(),
+            latency=None if latency is None else latency.total_seconds(),
             ran=None if ran is None else ran.total_seconds(),
         )
     elif run.status == Status.SKIPPED:
@@ -214,7 +214,7 @@ def labels_of(run: RunRow) -> dict[str, str | int]:
 
 def run_event(run: RunRow) -> dict[str, Any]:
     """Return an outcome as flat JSON values; times in ISO 8601 UTC, durations in ms."""
-    lag, ran = run.lag, run.duration
+    latency, ran = run.latency, run.duration
     event: dict[str, Any] = {
         "event": str(run.status),
         **({"job": run.result_id} if run.is_job else {"schedule": run.schedule_name}),
@@ -222,7 +222,7 @@ def run_event(run: RunRow) -> dict[str, Any]:
         "queue": run.queue,
         "origin": str(run.origin),
         "due_at": iso(run.due_at),
-        "lag_ms": None if lag is None else round(lag.total_seconds() * 1000),
+        "latency_ms": None if latency is None else round(latency.total_seconds() * 1000),
         "duration_ms": None if ran is None else round(ran.total_seconds() * 1000, 1),
         "attempt": run.attempt if run.attempt > 1 or run.status == Status.RETRYING else None,
         "points": None if run.points == 1 else run.points,

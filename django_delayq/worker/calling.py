@@ -56,7 +56,7 @@ from . import announcing
 from .announcing import idempotency_key, running_job
 from .held import Lease, backoff_ms
 from .processes import isolated
-from .processes.isolated import remote_traceback, said_or
+from .processes.isolated import format_or, remote_traceback
 from .processes.process import end_as_child
 from .timeouts import Timeouts
 
@@ -190,8 +190,8 @@ def take_result(value: Any, most: int, *, is_job: bool) -> tuple[Any, BaseExcept
         return None, error
     if issubclass(kind, ResultTooLarge):
         return {"not stored": str(error)}, None
-    said = said_or(lambda: clean(redact_text(str(error))).replace("The arguments", "it"), "it does not say why")
-    return {"not stored": f"The result is not plain JSON: {said}"[:MAX_TITLE_CHARS]}, None
+    reason = format_or(lambda: clean(redact_text(str(error))).replace("The arguments", "it"), "it does not say why")
+    return {"not stored": f"The result is not plain JSON: {reason}"[:MAX_TITLE_CHARS]}, None
 
 
 class Failure(NamedTuple):
@@ -210,9 +210,9 @@ def describe(error: BaseException, call: ScheduleRow | Call, trace: str = "") ->
     """Format an error that ended a call; `trace` replaces its traceback. Every database can store the texts."""
 
     def format_or(make: Callable[[], str], otherwise: str) -> str:
-        return said_or(lambda: _storable(make(), call), otherwise)
+        return format_or(lambda: _storable(make(), call), otherwise)
 
-    path = said_or(lambda: clean(f"{type(error).__module__}.{type(error).__qualname__}"), "an error without a name")
+    path = format_or(lambda: clean(f"{type(error).__module__}.{type(error).__qualname__}"), "an error without a name")
     name = path.removeprefix("builtins.")
     title = format_or(lambda: f"{name}: {_reason_of(error, call)}", name)[:MAX_TITLE_CHARS]
     text = format_or(lambda: trace or remote_traceback(error) or "".join(traceback.format_exception(error)), "")
@@ -224,7 +224,7 @@ def describe(error: BaseException, call: ScheduleRow | Call, trace: str = "") ->
 
 def _reason_of(error: BaseException, call: ScheduleRow | Call) -> str:
     if issubclass(type(error), TaskCancelled) and not error.args:
-        return "stopped by somebody"
+        return "stopped by a user"
     if issubclass(type(error), TaskTimeout) and not error.args and call.timeout is not None:
         return f"stopped after its timeout of {call.timeout.total_seconds():g} s"
     return str(error)
@@ -306,8 +306,8 @@ def _end(held: Lease, result: AnyResult | None) -> None:
     """Fill in the end and the output captured so far; a task still running writes no more of it."""
     outcome = held.outcome
     outcome.run.finished_at = datetime.now(UTC)
-    if held.output is not None and (said := held.output.end()):
-        text = said_or(lambda: _storable(said, outcome.call), "")
+    if held.output is not None and (output := held.output.end()):
+        text = format_or(lambda: _storable(output, outcome.call), "")
         outcome.output = text.encode()[-conf.get_config().max_output_bytes :].decode(errors="ignore")
     if outcome.job is not None and outcome.run.status not in OPEN:
         held.close_job()
@@ -356,7 +356,7 @@ def hand_over(task: AnyTask, schedule: Any) -> dict[str, str | None]:
 def _failure(backend: str, result: Any) -> HandoverFailed:
     errors = getattr(result, "errors", None)
     trace = str(errors[-1].traceback).strip() if errors else ""
-    last = trace.rpartition("\n")[2] or "it tells no error"
+    last = trace.rpartition("\n")[2] or "it has no error"
     failure = HandoverFailed(f"The TASKS backend {backend!r} returned a failed result: {last}")
     failure.add_note(trace)
     return failure

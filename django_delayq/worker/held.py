@@ -95,7 +95,7 @@ class Lease:
 
     #: Monotonic second at which its row was first found locked, 0 for never; whether the log has reported it.
     locked_at: float = 0.0
-    told: bool = False
+    reported: bool = False
     #: True if this worker's call wrote the outcome, False if the outcome was already stored.
     taken: bool = False
     #: Number of rows of its sort taken before its first refusal; infinite if no row is at fault, None if not refused.
@@ -220,7 +220,7 @@ def holds_until_end(run: RunRow) -> bool:
 
 @dataclass(slots=True)
 class Verdicts:
-    """A batch, sorted by the next step. Each entry is in at most one list, except that `park` is settled too."""
+    """A batch, sorted by the next step. Each entry is in at most one list, except that `broken` is settled too."""
 
     start: list[Lease] = field(default_factory=list)
     #: Another worker may have executed these before (rule R2b): call `begin` before they start.
@@ -239,7 +239,7 @@ class Verdicts:
     stretches: list[Outcome] = field(default_factory=list)
     orphans: list[RunRow] = field(default_factory=list)
     #: The next point cannot be computed: store the reason and remove the member.
-    park: list[Lease] = field(default_factory=list)
+    broken: list[Lease] = field(default_factory=list)
     #: Rows to put into Redis again, once their members are removed.
     again: list[RunRow] = field(default_factory=list)
     #: The database's error; `back` then has all entries.
@@ -371,5 +371,5 @@ class LeaseKeeper:
         held.lost = True
         if mine:
             logger.warning("Lost the lease of %s in %s; another worker may take it over.", held.member, held.shard)
-            told = {"sender": type(self), "member": held.member, "queue": held.shard.queue}
-            self._call_later(partial(side_channels.send, lease_lost, "lease_lost", cut=BaseException, **told))
+            named = {"sender": type(self), "member": held.member, "queue": held.shard.queue}
+            self._call_later(partial(side_channels.send, lease_lost, "lease_lost", cut=BaseException, **named))

@@ -18,7 +18,7 @@ from django.db import connections
 
 from ..calls import tracing
 from ..monitoring import health
-from ..monitoring.health import Page, said
+from ..monitoring.health import Page, create_page
 from .loop import Worker
 
 logger = logging.getLogger("django_delayq.worker")
@@ -39,8 +39,8 @@ def build_pages(worker: Worker) -> Pages:
     return {
         "/metrics": lambda: Page(200, render_metrics(worker), CONTENT_TYPE_LATEST),
         "/fleet": lambda: Page(200, render_gauges(), CONTENT_TYPE_LATEST),
-        "/healthz": lambda: said([] if health.moves(worker.moved_at) else ["loop"]),
-        "/readyz": lambda: said(health.unready()),
+        "/healthz": lambda: create_page([] if health.moves(worker.moved_at) else ["loop"]),
+        "/readyz": lambda: create_page(health.unready()),
     }
 
 
@@ -54,8 +54,8 @@ def render_metrics(worker: Worker) -> bytes:
     gauges.put("worker_threads", "Tasks that this process can run at a time.", now["threads"])
     gauges.put("worker_running", "Tasks that run in this process.", now["running"])
     gauges.put("worker_leases", "Entries that this process has claimed and not given back.", now["held"])
-    said = "Rebuilds of a flushed index that this process has brought to an end."
-    rebuilds = CounterMetricFamily("delayq_rebuilds", said, value=worker.upkeep.rebuilds)
+    text = "Rebuilds of a flushed index that this process has brought to an end."
+    rebuilds = CounterMetricFamily("delayq_rebuilds", text, value=worker.upkeep.rebuilds)
     return format_families([*collect_counts(worker.counting.brought), rebuilds, *gauges.values(), *REGISTRY.collect()])
 
 
@@ -117,7 +117,7 @@ def _answer(request: BaseHTTPRequestHandler, pages: Pages) -> None:
     try:
         page = pages.get(request.path.partition("?")[0], lambda: Page(404, f"{' '.join(pages)}\n".encode()))()
     except Exception:
-        logger.exception("%s could not be told.", request.path)
+        logger.exception("%s could not be served.", request.path)
         page = Page(500, b"")
     finally:
         connections.close_all()

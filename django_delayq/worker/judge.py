@@ -74,8 +74,8 @@ def judge(entries: Sequence[Lease], broker: Broker) -> Verdicts:
         belongs = broker.shard_of(held.member, held.shard.queue) == held.shard
         here.append((held, chain.parse_member(held.member) if belongs else None))
     own = [item[1] for _, item in here if item and item[0] == "s"]
-    apart = [item[1] for _, item in here if item and item[0] == "r"]
-    runs = ledger.load_runs(apart) if apart else {}
+    separate = [item[1] for _, item in here if item and item[0] == "r"]
+    runs = ledger.load_runs(separate) if separate else {}
     named = {run.schedule_id for run in runs.values() if run.schedule_id is not None}
     schedules = ledger.load_schedules({*own, *named}) if own or named else {}
     open_rows = ledger.load_open_rows(own) if own else {}
@@ -93,7 +93,7 @@ def judge(entries: Sequence[Lease], broker: Broker) -> Verdicts:
             else:
                 _judge_schedule(held, schedules.get(item[1]), open_rows.get(item[1], []), verdicts)
         except InvalidRecurrence:
-            verdicts.park.append(held)
+            verdicts.broken.append(held)
         except UnknownTask as error:
             logger.warning("%s is released for other workers: %s", held.title, error)
             verdicts.unknown.append(held)
@@ -109,7 +109,7 @@ def _judge_run(held: Lease, run: RunRow | None, schedule: ScheduleRow | None, ve
     if run is not None and run.queue != held.shard.queue:
         logger.warning("Dropped %s from %s: it belongs to the queue %r.", held.member, held.shard, run.queue)
         run = None
-    if run is None or not run.apart or run.status not in OPEN:
+    if run is None or not run.separate or run.status not in OPEN:
         verdicts.settle.append(held.drop())
     elif held.entry.generation is not None and held.entry.generation != chain.generation_of_run(run):
         verdicts.again.append(run)
@@ -246,7 +246,7 @@ def _judge_new(held: Lease, schedule: ScheduleRow, verdicts: Verdicts) -> None:
         run.status = Status.RUNNING
         _judge_again(held, verdicts)
     elif schedule.overlap == Schedule.Overlap.ALLOW:
-        run.status, run.apart, run.fence, run.claimed_at, run.worker = Status.QUEUED, True, "", None, ""
+        run.status, run.separate, run.fence, run.claimed_at, run.worker = Status.QUEUED, True, "", None, ""
         verdicts.decided.append(held)
     else:
         _prepare(held, get_task(schedule.task), schedule.timeout)
@@ -302,7 +302,7 @@ def _prepare(held: Lease, task: AnyTask, timeout: timedelta | None) -> None:
     held.take_overs = run.reclaims + (run.status == Status.RUNNING)
 
 
-Tell = Callable[[Outcome], None]
+Announce = Callable[[Outcome], None]
 #: Fields that are restored if the execution recorded in the row did not begin.
 _RESTORED = (
     "status", "reclaims", "fence", "worker", "started_at", "finished_at", "reason", "error", "attempts", "unique_key",
@@ -331,23 +331,23 @@ def take_over(held: Lease, *, poison: bool) -> None:
         run.finished_at, run.reason, run.error = None, "", ""
 
 
-def write_running(starting: Sequence[tuple[Lease, Outcome]], tell: Tell) -> list[Won]:
+def write_running(starting: Sequence[tuple[Lease, Outcome]], announce: Announce) -> list[Won]:
     """Write the `running` rows, with the points skipped for them (rule R9); return the result for each entry.
 
-    `tell` is called with each recorded skip. Raises DatabaseError if nothing was written.
+    `announce` is called with each recorded skip. Raises DatabaseError if nothing was written.
     """
     skipped = [item for held, outcome in starting if outcome.owner for item in held.beside]
     won = ledger.start([*(outcome for _, outcome in starting), *skipped])
     for outcome, result in zip(skipped, won[len(starting) :], strict=True):
         if result is Won.YES:
-            tell(outcome)
+            announce(outcome)
     for (held, outcome), result in zip(starting, won, strict=False):
         if result is Won.YES and outcome.owner is not None:
             outcome.owner, held.beside = None, []
     return won[: len(starting)]
 
 
-def show(batch: Sequence[Lease], tell: Tell) -> list[Lease] | None:
+def show(batch: Sequence[Lease], announce: Announce) -> list[Lease] | None:
     """Write that these run, if no row shows it. See Note [Shown while it runs].
 
     Return the entries that must get no row; None if all have one, as take-overs and retries have.
@@ -360,7 +360,7 @@ def show(batch: Sequence[Lease], tell: Tell) -> list[Lease] | None:
         return None
     shown = [(held, _running(held, held.outcome)) for held in fresh]
     refused = []
-    for (held, row), result in zip(shown, write_running(shown, tell), strict=True):
+    for (held, row), result in zip(shown, write_running(shown, announce), strict=True):
         outcome = held.outcome
         if result is Won.YES:
             outcome.run.pk, outcome.seen, outcome.owner = row.run.pk, version_of(row.run), row.owner

@@ -1,6 +1,6 @@
 """Formats the worker's log lines: for people or, as JSON, for machines. Hides secrets.
 
-Note [Nobody waits for the log]
+Note [The log never blocks a task]
 A pipe that is not read, or a handler that waits for a server, blocks the code that logs; claims, renewals and records
 must not depend on that. So while a worker runs, a `QueueHandler` replaces the handlers that each logger had at the
 start, and one thread, a `QueueListener`, calls them in sequence, each in the context in which its record was logged.
@@ -42,7 +42,7 @@ END_SECONDS: Final = 1.0
 
 
 class LogQueue(QueueListener):
-    """A context, used once in a process. See Note [Nobody waits for the log].
+    """A context, used once in a process. See Note [The log never blocks a task].
 
     The first exception of a handler for each cause is printed to stderr. On exit everything is written within
     END_SECONDS; the rest is lost. `direct`: without queue and thread, as in a forked child: the code that logs calls
@@ -140,10 +140,10 @@ class _ForwardingHandler(QueueHandler):
         """Format the message now, before its arguments change; leave it unformatted if they do not fit."""
         if not record.args:
             return record
-        said = copy(record)
+        copied = copy(record)
         with suppress(Exception):
-            said.msg, said.args = record.getMessage(), None
-        return said
+            copied.msg, copied.args = record.getMessage(), None
+        return copied
 
     def enqueue(self, record: logging.LogRecord) -> None:
         self._log.deliver(self._call, record, waits=not record.name.startswith("django_delayq"))

@@ -113,10 +113,10 @@ class Worker:
 
     def describe(self) -> dict[str, Any]:
         """Return the details of its heartbeat, except its queues. Called by another thread."""
-        told = {"threads": self.options.threads, "running": self.slots.running, "held": len(self.keeper)}
+        details = {"threads": self.options.threads, "running": self.slots.running, "held": len(self.keeper)}
         with suppress(OSError):
-            told["memory_mb"] = round(resident_mb())
-        return told
+            details["memory_mb"] = round(resident_mb())
+        return details
 
     @tracing.quiet()
     def run(self) -> int:
@@ -148,7 +148,7 @@ class Worker:
             return 0.0
         try:
             seconds = self.tick()
-            self.recorder.tell()
+            self.recorder.call_receivers()
             return seconds
         except Exception:  # an unexpected error must not end the worker
             if self.options.burst:
@@ -257,7 +257,7 @@ class Worker:
                 break
             self._wait(0.1 if len(self.keeper) else LITTLE_SECONDS)
             self._write()
-            self.recorder.tell()
+            self.recorder.call_receivers()
         left = len(self.keeper)
         if left:
             logger.warning("Stopped with %d unfinished; they come due again when their leases end.", left)

@@ -1,9 +1,9 @@
 """Writes outcomes to the database, then settles them in Redis. Keeps the outcomes that a failing server did not take.
 
 Note [Kept while locked]
-Outcomes that the ledger skips because of a lock (`ledger/locks.py`, Note [Nobody's row is waited for]) stay here
+Outcomes that the ledger skips because of a lock (`ledger/locks.py`, Note [Locked rows are skipped]) stay here
 under their renewed leases. Each is retried after as long as it has already waited, at most a second, and logged once,
-after TELL_SECONDS. Once a whole batch of outcomes waits, nothing more is claimed, because it could not be recorded.
+after REPORT_SECONDS. Once a whole batch of outcomes waits, nothing more is claimed, because it could not be recorded.
 
 Note [Whose fault]
 A constraint, a trigger or a missing partition refuses every row with the same IntegrityError or DataError as a bad row.
@@ -35,7 +35,7 @@ logger = logging.getLogger("django_delayq.worker")
 #: Seconds between two tries of locked rows, the shortest and the longest pause.
 FIRST_SECONDS, MOST_SECONDS = 0.05, 1.0
 #: Seconds after which the log reports a locked row.
-TELL_SECONDS = 1.0
+REPORT_SECONDS = 1.0
 NAMED = 5
 #: Seconds between two writes of counts, and after a failure.
 EVERY_SECONDS, AGAIN_SECONDS = 1.0, 10.0
@@ -58,7 +58,7 @@ class Refusals:
         self.rows: dict[Lease, None] = {}
         self._taken: Counter[Hashable] = Counter()  # by sort, since the first refusal
         #: True from the first refusal until all rows are taken again.
-        self.told = False
+        self.reported = False
         self._backoff = Backoff()
 
     @property
@@ -80,14 +80,14 @@ class Refusals:
         """Note that a row was refused alone; return whether it is at fault. If not, it waits here."""
         passing = is_passing(error)
         if self._has_evidence(held) and not passing:
-            self.told = bool(self.rows)
+            self.reported = bool(self.rows)
             return True
         if passing:
             held.refused = math.inf
         elif held.refused is None:
             held.refused = self._taken[held.sort]
-        if not self.told:
-            self.told = True
+        if not self.reported:
+            self.reported = True
             self._backoff.worked()
             self._backoff.failed(now)
             text = (
@@ -105,7 +105,7 @@ class Refusals:
             if held.refused is not None:
                 self._backoff.until = 0.0
         if not self.rows:
-            self.told = False
+            self.reported = False
             logger.info("All outcomes are taken again.")
 
     def _has_evidence(self, held: Lease) -> bool:
@@ -176,7 +176,7 @@ class Recorder:
             self.trouble.redis_failed(error)
         self.full = max(len(self.locked), len(self.refusals.rows)) >= self.size
 
-    def tell(self) -> None:
+    def call_receivers(self) -> None:
         """Call the receivers of written outcomes. They may block, so this is the last step of a round."""
         while self.trip.untold:
             self.trip.untold.popleft()()
@@ -194,7 +194,7 @@ class Recorder:
                     self.keeper.discard(verdicts.gone)
                 if verdicts.locked:
                     self._keep(verdicts.locked)
-                if self.refusals.told:
+                if self.refusals.reported:
                     self.refusals.passed(batch)
             except Exception as error:
                 if isinstance(error, Error) and not isinstance(error, DataError | IntegrityError):
@@ -235,9 +235,9 @@ class Recorder:
         for item in items:
             item.locked_at = item.locked_at or now
             self.locked[item] = now + min(max(now - item.locked_at, FIRST_SECONDS), MOST_SECONDS)
-        late = [item for item in items if not item.told and now - item.locked_at >= TELL_SECONDS]
+        late = [item for item in items if not item.reported and now - item.locked_at >= REPORT_SECONDS]
         for item in late:
-            item.told = True
+            item.reported = True
         if late:
             titles = ", ".join(item.title for item in late[:NAMED]) + (", ..." if len(late) > NAMED else "")
             logger.warning("Locked by another transaction, and tried again: %s. The others go on.", titles)

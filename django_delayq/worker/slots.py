@@ -65,7 +65,7 @@ class Slots:
         """`call` executes an entry; it returns False if another thread has reported the outcome."""
         self.threads, self._report = threads, report
         self._call = partial(spans.execute, call=call) if traces else call
-        #: Number of threads in `_tell`.
+        #: Number of threads in `_call_receivers`.
         self.telling = 0
         self._inbox: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()  # None ends a thread
         self._lock = threading.Lock()
@@ -144,15 +144,15 @@ class Slots:
                     handler[alias]
         while (held := self._inbox.get()) is not None:
             self._begun[number] = held, time.monotonic()
-            to_be_told = True
+            to_announce = True
             try:
                 if not held.lapsed():
-                    to_be_told = self.execute(held)
+                    to_announce = self.execute(held)
             except BaseException:  # an unexpected error must lose neither the thread nor the entry
                 logger.exception("%s could not be executed; it comes due again when its lease ends.", held.member)
                 held.executed = False
             self._begun[number] = None
-            tells = to_be_told and (held.span is not None or held.after is not None)
+            tells = to_announce and (held.span is not None or held.after is not None)
             if tells and held.after is not None:
                 held.awaited = Future()
             with self._lock:
@@ -162,10 +162,10 @@ class Slots:
                     self._last_end = time.monotonic()
                     mean = held.seconds if self._mean is None else self._mean
                     self._mean = mean + NEWEST * (held.seconds - mean)
-            if to_be_told:  # this wakes the loop, which must find the slot free
+            if to_announce:  # this wakes the loop, which must find the slot free
                 self._report(held)
             if tells:
-                self._tell(held)
+                self._call_receivers(held)
                 with self._lock:
                     self.telling -= 1
         forget_connections()
@@ -178,7 +178,7 @@ class Slots:
         finally:
             tidy_connections()
 
-    def _tell(self, held: Lease) -> None:
+    def _call_receivers(self, held: Lease) -> None:
         """See Note [After the record]."""
         spans.finish(held)
         if held.awaited is None:

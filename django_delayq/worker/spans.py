@@ -29,7 +29,7 @@ def _begin(held: Lease) -> Any:
     carried = (run.options or {}).get("trace")  # see `tracing.py`, Note [Parent]
     with tracing.quiet():
         context = tracing.context_of(carried if isinstance(carried, dict) else {})
-    asked = trace.get_current_span(context).get_span_context()
+    creator = trace.get_current_span(context).get_span_context()
     attributes = {
         "messaging.system": tracing.SYSTEM,
         "messaging.operation.name": PROCESS,
@@ -45,7 +45,7 @@ def _begin(held: Lease) -> Any:
         context=context,
         kind=trace.SpanKind.CONSUMER,
         attributes=attributes,
-        links=[trace.Link(asked)] if asked.is_valid else [],
+        links=[trace.Link(creator)] if creator.is_valid else [],
     )
 
 
@@ -62,8 +62,8 @@ def _finish(span: Any, held: Lease) -> None:
 
     failure, run = held.failure, held.outcome.run
     span.set_attribute("delayq.attempt", run.attempt)
-    if run.lag is not None and run.attempt <= 1:  # a retry's wait means nothing
-        span.set_attribute("delayq.lag", run.lag.total_seconds())
+    if run.latency is not None and run.attempt <= 1:  # a retry's wait means nothing
+        span.set_attribute("delayq.latency", run.latency.total_seconds())
     if failure is not None:  # its texts contain no secrets, unlike those that OpenTelemetry would format
         span.set_attribute("error.type", failure.path)
         values = {"type": failure.path, "message": failure.title, "stacktrace": failure.text}

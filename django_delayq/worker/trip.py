@@ -71,7 +71,7 @@ class Trip:
         try:
             verdicts = judge(batch, self.index)
             self._callbacks += verdicts.again
-            if verdicts.stretches or verdicts.orphans or verdicts.park:
+            if verdicts.stretches or verdicts.orphans or verdicts.broken:
                 self._note(verdicts)
         except DatabaseError as error:
             verdicts = Verdicts(back=dict.fromkeys(batch, AGAIN_MS), error=error)
@@ -82,17 +82,17 @@ class Trip:
         recorded = ledger.record(verdicts.stretches) if verdicts.stretches else []
         for outcome, won in zip(verdicts.stretches, recorded, strict=True):
             if won is Won.YES:
-                self._tell(outcome)
+                self._announce(outcome)
             elif won is Won.LOCKED:
                 locked.add(chain.member_of(outcome.run.schedule_id or 0))
         if locked:
-            groups = verdicts.start, verdicts.suspects, verdicts.decided, verdicts.unknown, verdicts.park
+            groups = verdicts.start, verdicts.suspects, verdicts.decided, verdicts.unknown, verdicts.broken
             verdicts.hold_back(groups, lambda held: held.member in locked, AGAIN_MS)
         for run in verdicts.orphans:
             ledger.close_orphan(run, "the schedule was deleted")
-        if verdicts.park:
-            sync.read_wanted([int(held.member[1:]) for held in verdicts.park])
-            verdicts.settle += [held.drop() for held in verdicts.park]
+        if verdicts.broken:
+            sync.read_wanted([int(held.member[1:]) for held in verdicts.broken])
+            verdicts.settle += [held.drop() for held in verdicts.broken]
 
     def begin(self, batch: Sequence[Lease]) -> Verdicts:
         """Mark and count possible repetitions; mark poison as lost (R6). After a DatabaseError none may start."""
@@ -104,7 +104,7 @@ class Trip:
             else:
                 take_over(held, poison=poison)
                 (verdicts.decided if poison else starting).append(held)
-        written = write_running([(held, held.outcome) for held in starting], self._tell)
+        written = write_running([(held, held.outcome) for held in starting], self._announce)
         for held, won in zip(starting, written, strict=True):
             if won is Won.YES:
                 held.outcome.seen = version_of(held.outcome.run)
@@ -118,9 +118,9 @@ class Trip:
 
     def show(self, batch: Sequence[Lease]) -> list[Lease] | None:
         """See `judge.show`."""
-        return show(batch, self._tell)
+        return show(batch, self._announce)
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _announce(self, outcome: Outcome) -> None:
         if (call := announce(outcome, self.counted)) is not None:
             self.untold.append(call)
 
@@ -168,7 +168,7 @@ class Trip:
         elif held.retry_after_ms is not None:
             verdicts.settle.append(held.wait("retry", held.retry_after_ms))
         else:
-            if run.apart and run.status == Status.QUEUED:
+            if run.separate and run.status == Status.QUEUED:
                 self._unqueued.append(run)
             if schedule is None or not held.in_chain or schedule.queue != held.shard.queue:
                 verdicts.settle.append(held.drop())
@@ -211,7 +211,7 @@ class Trip:
 def _beside(held: Lease) -> list[Outcome]:
     """Return the outcomes that are recorded only together with an entry's own outcome."""
     outcome = held.outcome
-    decided = outcome.run.apart or outcome.run.status not in OPEN
+    decided = outcome.run.separate or outcome.run.status not in OPEN
     if not (decided or outcome.owner is not None):
         return []
     if outcome.owner is None:

@@ -83,7 +83,7 @@ class Trouble:
         #: The monotonic second before which not to try again; 0 if no failure is noted.
         self.until = 0.0
         self._redis, self._database, self._writes = Backoff(), Backoff(), Backoff()
-        self._told: set[type[Error]] = set()
+        self._logged: set[type[Error]] = set()
 
     def _look_again(self) -> None:
         self.until = max(self._redis.until, self._database.until, self._writes.until)
@@ -101,7 +101,7 @@ class Trouble:
         again = self._database.worked()
         if (wrote and self._writes.worked()) or again:
             self._look_again()
-            self._told.clear()
+            self._logged.clear()
             logger.info("The database answers again.")
 
     def redis_failed(self, error: BrokerError, shard: Shard | None = None) -> None:
@@ -116,8 +116,8 @@ class Trouble:
         """Note a failure, log it once in a row with its remedy, and close the connection."""
         (self._writes if writing else self._database).failed(time.monotonic())
         self._look_again()
-        if type(error) not in self._told:  # a lost connection is often followed by a different error
-            self._told.add(type(error))
+        if type(error) not in self._logged:  # a lost connection is often followed by a different error
+            self._logged.add(type(error))
             text = str(error).strip()
             logger.error("The database cannot be used now: %s. Trying again; nothing is lost.%s", text, _remedy(error))
         forget_frames(error)

@@ -88,7 +88,7 @@ def play(options: argparse.Namespace, broker: Any, *, prune: bool) -> None:
             seconds = time.time() - due.timestamp()
         beside = f"PostgreSQL for them {sum(databases.spent()):.1f} s, Redis {sum(caches.spent()):.1f} s"
         print(f"  workers: {usage}; {beside}")
-        print(f"  {lags(due, seconds, options.herd)}")
+        print(f"  {latencies(due, seconds, options.herd)}")
         print(*told, sep="\n", flush=True)
         if prune:
             print(f"  {deleted() - before:,} runs pruned meanwhile", flush=True)
@@ -115,7 +115,7 @@ def deleted() -> int:
         return int(cursor.fetchone()[0])
 
 
-def lags(due: datetime, seconds: float, herd: int) -> str:
+def latencies(due: datetime, seconds: float, herd: int) -> str:
     """Say how late the points were claimed, and when the last one had ended."""
     from django_delayq.models import Run
 
@@ -127,7 +127,7 @@ def lags(due: datetime, seconds: float, herd: int) -> str:
     p50, p99 = late[len(late) // 2], late[len(late) * 99 // 100]
     return (
         f"{len(rows):,} points done after {last:.1f} s, recorded and settled after {seconds:.1f} s, "
-        f"{len(rows) / seconds:,.0f}/s; lag p50 {p50:.1f} s, p99 {p99:.1f} s, max {late[-1]:.1f} s"
+        f"{len(rows) / seconds:,.0f}/s; latency p50 {p50:.1f} s, p99 {p99:.1f} s, max {late[-1]:.1f} s"
     )
 
 

@@ -19,7 +19,7 @@ REPEATS = 5
 SCHEDULES, RUNS = "/admin/django_delayq/schedule/", "/admin/django_delayq/run/"
 OVERVIEW = "/admin/django_delayq/overview/"
 COMING = f"{OVERVIEW}coming/"
-STATES = ("enabled", "paused", "failing", "exhausted", "parked", "unmirrored")
+STATES = ("enabled", "paused", "failing", "finished", "broken", "unmirrored")
 ENDS = ("succeeded", "failed", "skipped", "lost")
 
 

@@ -1,6 +1,6 @@
 """Fills a PostgreSQL database with many schedules, their states and runs, by SQL: a realistic mixture, no two alike.
 
-Of the schedules 4% are paused, 5% exhausted, 2% failing, 1% never ran, 0.1% are new and have no state. Of the runs 4%
+Of the schedules 4% are paused, 5% finished, 2% failing, 1% never ran, 0.1% are new and have no state. Of the runs 4%
 did not succeed, 0.02% were ordered by people, and a tenth belongs to ten busy schedules.
 """
 
@@ -31,12 +31,12 @@ STATE = {
     "schedule_id": "t.schedule_id + n",
     "next_due_at": "CASE WHEN n %% 25 <> 8 AND NOT (n %% 10 = 9 AND n %% 1000 < 500) AND h %% 5000 <> 3 "
     "THEN now() + (n::bigint * 7919 %% 86400) * interval '1 second' END",
-    "condition": "CASE WHEN n %% 10 = 9 AND n %% 1000 < 500 THEN 'exhausted' WHEN h %% 5000 = 3 THEN 'parked' "
+    "condition": "CASE WHEN n %% 10 = 9 AND n %% 1000 < 500 THEN 'finished' WHEN h %% 5000 = 3 THEN 'broken' "
     "ELSE 'active' END",
     "last_status": "CASE WHEN h %% 100 = 42 THEN '' WHEN h %% 50 = 11 THEN 'failed' WHEN h %% 70 = 12 THEN 'skipped' "
     "WHEN h %% 10000 = 13 THEN 'lost' ELSE 'succeeded' END",
     "last_outcome_at": "CASE WHEN h %% 100 <> 42 THEN now() - (n::bigint * 104729 %% 86400000) * interval '1 ms' END",
-    "last_lag_ms": "n %% 900",
+    "last_latency_ms": "n %% 900",
     "failing_streak": "CASE WHEN h %% 50 = 11 THEN 1 + h %% 7 ELSE 0 END",
 }
 RUN = {

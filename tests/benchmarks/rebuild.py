@@ -154,13 +154,13 @@ def due_meanwhile(begin: datetime, end: datetime) -> str:
 
     runs = Run.objects.filter(due_at__gte=begin, due_at__lt=end, schedule__every=timedelta(seconds=1))
     done = list(runs.filter(status="succeeded").values_list("due_at", "claimed_at"))
-    lags = sorted((claimed - due).total_seconds() for due, claimed in done)
-    if not lags:
+    latencies = sorted((claimed - due).total_seconds() for due, claimed in done)
+    if not latencies:
         return "nothing ran meanwhile"
     missed = runs.filter(status="skipped").count()
     return (
-        f"{len(lags)} points came due and ran meanwhile, {missed} stretches were missed; "
-        f"claimed {lags[len(lags) // 2]:.2f} s late (median), {lags[-1]:.2f} s at most"
+        f"{len(latencies)} points came due and ran meanwhile, {missed} stretches were missed; "
+        f"claimed {latencies[len(latencies) // 2]:.2f} s late (median), {latencies[-1]:.2f} s at most"
     )
 
 

@@ -22,7 +22,7 @@ class AppWithReplica:
 
 
 class RunsElsewhere:
-    """Keeps schedules and their runs apart: refused."""
+    """Keeps schedules and their runs separate: refused."""
 
     def db_for_write(self, model: Any, **hints: Any) -> str | None:
         """Return another alias for runs."""

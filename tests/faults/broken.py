@@ -21,7 +21,7 @@ BEFORE, AFTER, SHARE = map(float, os.environ.get("DELAYQ_TEST_BROKEN_SECONDS", "
 LOG = os.environ.get("DELAYQ_TEST_BROKEN_LOG", "")
 STARTS = signals.run_started, task_started
 SIGNALS = (
-    signals.run_finished, signals.run_skipped, signals.lease_lost, signals.schedule_parked, signals.alert_changed,
+    signals.run_finished, signals.run_skipped, signals.lease_lost, signals.schedule_broken, signals.alert_changed,
     task_enqueued, task_finished,
 )  # fmt: skip
 #: The logger of the tasks, and one of ours.

@@ -193,7 +193,7 @@ def test_f25_a_value_that_sql_wrote_is_not_guessed_at_and_loses_no_point(broker,
     run_burst()
     assert [run.schedule_name for run in Run.objects.all()] == ["known"]
     row.refresh_from_db()
-    assert row.state.condition == "parked"
+    assert row.state.condition == "broken"
     assert repr(value) in row.state.condition_reason
     Schedule._base_manager.filter(pk=row.pk).update(**{field: right})
     sync.full_sweep(broker)

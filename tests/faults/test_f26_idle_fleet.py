@@ -24,7 +24,7 @@ SHARDS = 16
 FLEET, BUDGET = 50, 0.3
 #: The heads of places; and what one worker a minute counts in all of them.
 LOOKS = ("zrange", "evalsha", "zcard", "hlen", "zcount", "zscore")
-#: What this machine can run: the costs are of two kinds, per place and per worker, and are measured apart.
+#: What this machine can run: the costs are of two kinds, per place and per worker, and are measured separate.
 WORKERS = 12
 
 

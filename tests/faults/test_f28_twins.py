@@ -1,4 +1,4 @@
-"""F28: due points that look alike are told apart: equal time and equal task, and one name used again."""
+"""F28: due points that look alike are told separate: equal time and equal task, and one name used again."""
 
 from datetime import timedelta
 

@@ -142,7 +142,7 @@ def test_f42_one_message_each_way_of_every_state_whatever_is_killed_or_flushed(s
 
 
 def rows():
-    return [row for row in Alert.objects.all() if row.told_at is not None]
+    return [row for row in Alert.objects.all() if row.reported_at is not None]
 
 
 def test_f42_a_message_whose_worker_is_killed_is_sent_by_another(server, told, tmp_path):

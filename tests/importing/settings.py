@@ -1,6 +1,6 @@
 """The test project with the schedulers that others come from. For environments of their own, see `.ci/run`.
 
-rq-scheduler has one apart: it needs the package `crontab`, django-celery-beat `python-crontab`, both the module
+rq-scheduler has one separate: it needs the package `crontab`, django-celery-beat `python-crontab`, both the module
 `crontab`.
 """
 

@@ -41,7 +41,7 @@ def run(owner, days, status=Status.SUCCEEDED, origin=Origin.DUE, **values):
     """A row of so many days ago, which ended six hours after it was due: the tests may take as long."""
     due_at = ago(days)
     known = {"schedule_id": owner.pk, "schedule_name": owner.name, "task": owner.task, "queue": owner.queue}
-    known |= {"generation": 1, "due_at": due_at, "status": status, "origin": origin, "apart": origin != Origin.DUE}
+    known |= {"generation": 1, "due_at": due_at, "status": status, "origin": origin, "separate": origin != Origin.DUE}
     known |= {"claimed_at": due_at, "started_at": due_at, "finished_at": due_at + timedelta(hours=6)}
     if Status(status).is_open:
         known["finished_at"] = None

@@ -221,7 +221,7 @@ def test_what_the_page_shows_is_what_its_form_orders(boss, broker):
         "Backfill: 4 runs. 2026-03-10 00:00:00 – 2026-03-10 03:00:00 UTC"
     )
     again = boss.post(url(schedule), hidden, follow=True)
-    assert texts(again) == ["There is nothing left to run in this time."]
+    assert texts(again) == ["All due times in this range have run."]
     assert Run.objects.count() == 4
 
 
@@ -241,7 +241,7 @@ def test_only_the_first_points_are_listed(boss):
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "notified"),
     [
         ({"end_0": "2026-03-09"}, "before the start"),
         ({"end_0": ""}, "This field is required."),

@@ -182,7 +182,7 @@ def test_the_history_tells_who_changed_what_from_what_to_what(boss):
     )
     assert told["timeout"] == ("–", "5m")
     assert told["positional arguments"] == ("[1]", "[2]")
-    assert "Restore what was before" in text_of(page)
+    assert "Restore this definition" in text_of(page)
 
 
 def test_an_edit_of_nothing_is_no_line_and_one_that_was_not_kept_is_said(boss, monkeypatch):
@@ -285,7 +285,7 @@ def test_a_run_shows_the_definition_that_it_ran_with(boss):
     address = f"/admin/django_delayq/run/{run.pk}/change/"
     page = boss.get(address)
     assert "at 09:00, every day" in text_of(page) and "token" in text_of(page)
-    assert "It stands as it was." in text_of(page)
+    assert "The schedule has not changed since this run." in text_of(page)
     row.cron, row.kwargs = "30 9 * * *", {}
     row.save()
     page = boss.get(address)
@@ -314,8 +314,8 @@ def test_every_act_of_an_operator_is_in_the_list(boss, built):
     assert listed(found) == [
         ("queue mail", "3 at a time"),
         (str(died), "Deleted."),
-        (str(held), "Stop asked for."),
-        (str(running), "Stop asked for."),
+        (str(held), "Stop requested."),
+        (str(running), "Stop requested."),
         ("s", "Paused: why"),
     ]
     page = found.content.decode()
@@ -324,7 +324,7 @@ def test_every_act_of_an_operator_is_in_the_list(boss, built):
     assert ledger.read_stop_requests([running.pk, held.pk, died.pk]) == {running.pk: "u0", held.pk: "u0"}
     for run in (held, running):
         link = links(boss.get(f"{RUNS}{run.pk}/change/"), "History")[0]
-        assert "Stop asked for." in text_of(boss.get(link))
+        assert "Stop requested." in text_of(boss.get(link))
 
 
 def test_the_list_is_narrowed_by_user_object_and_date(boss):
@@ -379,10 +379,10 @@ def test_a_dismissal_is_seen_and_taken_back(boss, broker):
     act(boss, boss.get(FAILURES))
     assert rows_of(boss.get(FAILURES)) == []
     shown = boss.get(FAILURES, {"dismissed": "1"})
-    assert " dismissed " in text_of(shown) and ">Take the dismissal back<" in shown.content.decode()
+    assert " dismissed " in text_of(shown) and ">Undo the dismissal<" in shown.content.decode()
     assert act(client_for("view_run", "view_schedule"), shown).status_code == 403
     act(boss, shown)
     assert len(rows_of(boss.get(FAILURES))) == 1
     run = Run.objects.get()
-    assert listed(boss.get(AUDIT)) == [(str(run), "The dismissal was taken back."), (str(run), "Dismissed.")]
+    assert listed(boss.get(AUDIT)) == [(str(run), "The dismissal was undone."), (str(run), "Dismissed.")]
     assert run.dismissed_until is None

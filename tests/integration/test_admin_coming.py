@@ -56,10 +56,10 @@ def heat(page: str) -> dict[str, list[str]]:
 
 def test_the_map_has_a_row_for_each_day_of_all_queues_or_of_one(boss):
     old("off", enabled=False, cron="* * * * *")
-    assert "Nothing falls due in this time." in shown(boss)
+    assert "Nothing is due in this time." in shown(boss)
     crowd(12), crowd(5, "30 14 * * *", queue="mail"), old("busy", cron="*/10 * * * *")
     ended = old("ended", cron="* * * * *")
-    ScheduleState.objects.filter(schedule=ended).update(condition=Condition.EXHAUSTED)
+    ScheduleState.objects.filter(schedule=ended).update(condition=Condition.FINISHED)
     page = shown(boss)
     rows = heat(page)
     assert next(iter(rows)) == "Mon 2026-05-04" and len(rows) == 8
@@ -96,7 +96,7 @@ def test_the_next_twenty_runs_are_named(boss):
     for row in rows.values():
         ScheduleState.objects.update_or_create(schedule=row, defaults={"next_due_at": NOW + timedelta(minutes=1)})
     Schedule._base_manager.filter(name="bad").update(cron="not a cron")
-    ScheduleState.objects.filter(schedule=rows["gone"]).update(condition=Condition.PARKED)
+    ScheduleState.objects.filter(schedule=rows["gone"]).update(condition=Condition.BROKEN)
     page = shown(boss)
     runs = re.findall(r'title="([^"]+)">[^<]*</time> <a href="(.*?)">(.*?)</a>.*?">(.*?)</span>', page)
     assert [name for _, _, name, _ in runs] == ["once", *["busy"] * 19]

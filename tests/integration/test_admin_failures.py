@@ -1,4 +1,4 @@
-"""Failures: in groups, told apart and found again, run again, retried and dismissed."""
+"""Failures: in groups, told separate and found again, run again, retried and dismissed."""
 
 import html
 import itertools
@@ -120,7 +120,7 @@ def test_only_the_newest_are_read_and_the_page_says_so(boss, broker, monkeypatch
     assert "this is of the newest 4." in page.content.decode()
     assert rows_of(page)[0]["count"] == 4
     assert not rows_of(page)[0]["group"].is_new, "what is older was not read"
-    assert "Which groups are new is not known." in page.content.decode()
+    assert "It is not known which groups are new." in page.content.decode()
     assert not rows_of(boss.get(PAGE, {"span": "7d"}))[0]["group"].is_new
 
 
@@ -288,7 +288,7 @@ def test_what_fails_after_it_was_shown_is_not_dismissed(boss, broker):
     assert len(rows_of(boss.get(PAGE))) == 1
     act(boss, boss.get(PAGE))
     assert rows_of(boss.get(PAGE)) == [] and dismissed() == 2
-    assert "Nothing has failed that is not dismissed." in boss.get(PAGE).content.decode()
+    assert "All failures are dismissed." in boss.get(PAGE).content.decode()
 
 
 # -- dismiss

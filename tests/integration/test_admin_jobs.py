@@ -139,7 +139,7 @@ def test_what_a_job_says_of_its_attempts_its_key_and_what_follows_stands_on_its_
     until_end = row(tasks.noop.using(run_after=LATER, unique_key="e", unique_until="end").enqueue())
     assert "held until it has ended" in page_of(reader, url(until_end))
     assert run_actions.cancel(until_end, "")
-    assert "not held any more" in page_of(reader, url(until_end))
+    assert "no longer held" in page_of(reader, url(until_end))
 
 
 def test_a_job_that_succeeded_shows_its_result_and_until_when_it_is_kept(viewer):

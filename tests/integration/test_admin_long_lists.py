@@ -36,7 +36,7 @@ def make_some(count: int = 8, **values: object) -> list[Schedule]:
     for number, row in enumerate(rows):
         due = NOON + timedelta(minutes=number // 2)
         ScheduleState.objects.filter(schedule=row).update(next_due_at=due, last_outcome_at=due, last_status="succeeded")
-    ScheduleState.objects.filter(schedule__in=rows[4:6]).update(next_due_at=None, condition=Condition.EXHAUSTED)
+    ScheduleState.objects.filter(schedule__in=rows[4:6]).update(next_due_at=None, condition=Condition.FINISHED)
     ScheduleState.objects.filter(schedule__in=rows[6:]).delete()
     Schedule._base_manager.filter(pk__in=[row.pk for row in rows[6:]]).update(synced_generation=1)
     return rows
@@ -59,7 +59,7 @@ def make_runs(count: int, **values: object) -> None:
         ("", "s0 s1 s2 s3 s4 s5 s6 s7"),
         ("o=4.1", "s0 s1 s2 s3 s4 s5 s6 s7"),
         ("o=-4.1", "s2 s3 s0 s1 s4 s5 s6 s7"),  # what has no due point comes last in both directions
-        ("state=exhausted", "s4 s5"),
+        ("state=finished", "s4 s5"),
         ("state=unmirrored", "s6 s7"),
         ("outcome=none", "s6 s7"),
         ("queue=default&q=S1", "s1"),
@@ -157,7 +157,7 @@ def test_a_page_of_runs_takes_a_partial_index(boss, page, index):
         (f"{LIST}?task=tests.app.tasks.add", r"delayq_schedule_task\b"),
         (f"{LIST}?queue=mail", "delayq_schedule_(by_)?queue"),
         (f"{LIST}?kind__exact=once", "delayq_schedule_kind"),
-        (f"{LIST}?state=exhausted", "delayq_state_stopped"),
+        (f"{LIST}?state=finished", "delayq_state_stopped"),
         (f"{LIST}?state=unmirrored", "delayq_schedule_unmirrored"),
         (f"{LIST}?outcome=lost", "delayq_state_last_status"),
     ],

@@ -198,7 +198,7 @@ def test_a_name_leads_to_the_answer_and_a_part_of_it_to_a_choice(boss, broker):
     assert [name for name, _address in page.context["named"]] == [other.name, one.name]
     assert f'href="{why}"' in page.content.decode()
     assert boss.get(ASK, {"name": "mail"}).context["named"][1][1] == f"{LIST}{one.pk}/why/"
-    assert "No schedule has this in its name." in text_of(boss.get(ASK, {"name": "noon"}))
+    assert "No schedule has this text in its name." in text_of(boss.get(ASK, {"name": "noon"}))
     assert HOSTILE not in boss.get(ASK, {"name": HOSTILE, "at": HOSTILE}).content.decode()
 
 
@@ -214,7 +214,7 @@ def test_a_time_alone_names_all_that_did_not_succeed_then(boss, broker):
     page = boss.get(ASK, {"at": f"{at.isoformat()}"[:16] + "+00:00"})
     assert [row[0] for row in page.context["runs"]] == ["failed", "skipped", "stretch"]
     text = text_of(page)
-    assert "overlap: the run before was still busy" in text and "missed: no worker took it in time" in text
+    assert "overlap: the previous run was still busy" in text and "missed: no worker was free in time" in text
     for _name, address, *_shown in page.context["runs"]:
         assert "skipped" in text_of(boss.get(address)) or "failed" in text_of(boss.get(address))
     assert "everything succeeded" in text_of(boss.get(ASK, {"at": "2020-01-01 10:00"}))
@@ -226,7 +226,9 @@ def test_the_id_of_a_job_leads_to_it_and_jobs_are_among_what_did_not_succeed(bos
     job = make_job(at=at)
     there = f"/admin/django_delayq/run/{job.pk}/change/"
     assert boss.get(ASK, {"name": job.result_id}).headers["Location"] == there
-    assert "No schedule has this in its name." in text_of(client_for("view_schedule").get(ASK, {"name": job.result_id}))
+    assert "No schedule has this text in its name." in text_of(
+        client_for("view_schedule").get(ASK, {"name": job.result_id})
+    )
     asked = {"at": f"{at.isoformat()}"[:16] + "+00:00"}
     assert [row[:2] for row in boss.get(ASK, asked).context["runs"]] == [("tests.app.tasks.add", there)]
 
@@ -250,17 +252,17 @@ def test_it_says_how_it_stands_and_why_a_point_ran_with_links_both_ways(boss, br
     point = make_due(broker, schedule)
     run_burst()
     run = Run.objects.get()
-    assert "The newest row of the ledger:" in why(boss, schedule)
+    assert "Its newest run:" in why(boss, schedule)
     at = f"{point:%Y-%m-%d %H:%M}+00:00"
     assert "Runs of this time" not in why(client_for("view_schedule"), schedule, at)
     assert "Runs of this time" in why(client_for("view_schedule", "view_run"), schedule, at)
     assert "The schedule did not exist then" in why(boss, schedule, "2020-01-01 09:00")
     page = why(boss, schedule, at)
-    assert "succeeded." in page and "1 attempt, lag" in page
+    assert "succeeded." in page and "1 attempt, latency" in page
     address = reverse("admin:django_delayq_run_change", args=[run.pk])
     assert address in page and f"{LIST}{schedule.pk}/why/" in boss.get(change_url(schedule)).content.decode()
     link = re.search(r'href="(/admin/django_delayq/schedule/\d+/why/[^"]*)"', boss.get(address).content.decode())
-    assert link is not None and "1 attempt, lag" in boss.get(link[1]).content.decode()
+    assert link is not None and "1 attempt, latency" in boss.get(link[1]).content.decode()
 
 
 def test_what_is_no_time_is_refused_as_it_was_typed(boss, broker):

@@ -28,7 +28,7 @@ def counts(kind: str = "points", queue: str = "default", **numbers: int) -> Coun
     found = Counts()
     for name, number in numbers.items():
         for _ in range(number):
-            found.add((kind, queue, "tests.app.tasks.noop"), name.replace("__", ":"), lag=0.02)
+            found.add((kind, queue, "tests.app.tasks.noop"), name.replace("__", ":"), latency=0.02)
     return found
 
 
@@ -136,27 +136,27 @@ def health(client: Client, url: str = LIST) -> str:
 def test_the_list_says_that_all_is_well_with_the_numbers(boss, well):
     make("a"), make("b")
     shown = health(boss)
-    for text in ("the workers keep up", "1 worker<", "2 entries in Redis", "0 due", "0 running", "drift 0"):
+    for text in ("the workers keep up", "1 worker<", "2 entries in Redis", "0 due", "0 running", "differences 0"):
         assert text in shown
     assert "delayq-problems" not in shown
 
 
-def test_drift_is_a_number(boss, well):
+def test_differences_is_a_number(boss, well):
     row = make("a")
     for part in ("due", "point", "gen"):
         name = keys.all_keys(well.config.prefix, well.shard_of(f"s{row.pk}", "default"))[part]
         well.client.delete(name)
     shown = health(boss)
-    assert "drift 1" in shown and "1 problem<" in shown
+    assert "differences 1" in shown and "1 problem<" in shown
     page = boss.get(change_url(row)).content.decode()
-    assert "drift 1" in page and "delayq_sync" in page
+    assert "differences 1" in page and "delayq_sync" in page
 
 
 def test_where_there_is_too_much_to_count_it_says_so(boss, well, monkeypatch):
     monkeypatch.setattr("django_delayq.monitoring.database_side.MOST_COUNTED", 1)
     rows = make("a"), make("b")
-    assert "too many entries to count here" in health(boss) and "drift 0" not in health(boss)
-    assert "drift" not in boss.get(change_url(rows[0])).content.decode()
+    assert "too many entries to count here" in health(boss) and "differences 0" not in health(boss)
+    assert "differences" not in boss.get(change_url(rows[0])).content.decode()
 
 
 def test_the_list_tells_what_is_wrong_and_what_to_do_and_a_schedule_only_what_concerns_its_queue(boss, well):
@@ -194,7 +194,9 @@ def test_a_project_that_does_not_mirror_sees_no_line(boss, settings):
     row = make("a")
     for url in (LIST, change_url(row)):
         page = boss.get(url).content.decode()
-        assert not any(text in page for text in ("delayq-health", "delayq-banner", "drift", "Redis has not seen it"))
+        assert not any(
+            text in page for text in ("delayq-health", "delayq-banner", "differences", "Redis has not seen it")
+        )
 
 
 def test_a_post_asks_nothing(boss, well, monkeypatch):

@@ -38,8 +38,8 @@ def test_where_redis_says_nothing_a_save_waits_for_it_once_and_says_so(boss, bro
         page = boss.get(change_url(Schedule.objects.get())).content.decode()
     assert visitors(server) == 1
     server.close()
-    assert [text for text in texts(response) if "not yet mirrored" in text] == [
-        "Saved, but not yet mirrored to Redis; the workers will catch up."
+    assert [text for text in texts(response) if "not in Redis yet" in text] == [
+        "Saved, but not in Redis yet. A worker adds it within seconds."
     ]
     assert "does not answer" in page
 
@@ -198,7 +198,7 @@ def test_the_second_of_two_equal_times_is_kept_by_a_save_and_the_first_is_meant_
 def test_a_vanished_task_is_shown_and_its_schedule_can_be_opened_and_paused(boss):
     schedule = make()
     Schedule._base_manager.update(task="tests.app.tasks.gone")
-    assert "task missing: will not run" in boss.get(LIST).content.decode()
+    assert "task missing: does not run" in boss.get(LIST).content.decode()
     page = boss.get(change_url(schedule)).content.decode()
     assert '<option value="tests.app.tasks.gone">not installed</option>' in page
     assert '<option value="tests.app.tasks.noop">Do nothing.</option>' in page

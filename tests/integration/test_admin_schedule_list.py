@@ -20,12 +20,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_the_list_shows_state_words_next_due_and_last_outcome(boss):
     make("fine")
     make("asleep", enabled=False, pause_reason="until Monday")
-    failing, parked, over = make("failing"), make("parked"), make("over")
-    ScheduleState.objects.filter(schedule=failing).update(failing_streak=3, last_status="failed", last_lag_ms=12)
-    ScheduleState.objects.filter(schedule=parked).update(condition=Condition.PARKED, condition_reason="no such zone")
-    ScheduleState.objects.filter(schedule=over).update(condition=Condition.EXHAUSTED, condition_reason="ran 5 times")
+    failing, broken, over = make("failing"), make("broken"), make("over")
+    ScheduleState.objects.filter(schedule=failing).update(failing_streak=3, last_status="failed", last_latency_ms=12)
+    ScheduleState.objects.filter(schedule=broken).update(condition=Condition.BROKEN, condition_reason="no such zone")
+    ScheduleState.objects.filter(schedule=over).update(condition=Condition.FINISHED, condition_reason="ran 5 times")
     page = boss.get(LIST).content.decode()
-    for text in ("until Monday", "failing, 3 in a row", "no such zone", "ran 5 times", "lag", "12 ms", ">paused<"):
+    for text in ("until Monday", "failing, 3 in a row", "no such zone", "ran 5 times", "latency", "12 ms", ">paused<"):
         assert text in page
     assert "at 09:00, every day, UTC" in page
     assert "Redis has not seen it" not in page
@@ -85,8 +85,8 @@ def test_without_redis_the_list_shows_the_databases_knowledge_and_one_banner(bos
         ("state=enabled", {"fine", "failing"}),
         ("state=paused", {"asleep"}),
         ("state=failing", {"failing"}),
-        ("state=exhausted", {"over"}),
-        ("state=parked", set()),
+        ("state=finished", {"over"}),
+        ("state=broken", set()),
         ("state=unmirrored", {"failing"}),
         ("state=nonsense", {"fine", "asleep", "failing", "over"}),
         ("outcome=failed", {"failing"}),
@@ -104,7 +104,7 @@ def test_filters_and_search(boss, query, found):
     failing = make("failing")
     over = make("over", kind="once", cron="", at=datetime(2040, 1, 1, tzinfo=UTC), task="tests.app.tasks.add", args=[1])
     ScheduleState.objects.filter(schedule=failing).update(failing_streak=3, last_status="failed")
-    ScheduleState.objects.filter(schedule=over).update(condition=Condition.EXHAUSTED)
+    ScheduleState.objects.filter(schedule=over).update(condition=Condition.FINISHED)
     ScheduleState.objects.filter(schedule__name="fine").delete()
     Schedule._base_manager.filter(pk=failing.pk).update(synced_generation=1)
     response = boss.get(f"{LIST}?{query}")

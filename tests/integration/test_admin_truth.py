@@ -133,7 +133,7 @@ def test_without_redis_what_is_unknown_is_called_so_and_the_database_tells_the_r
     shown, listed, running, told = page(boss, GLANCE), page(boss, LIST), page(boss, NOW), text()
     settings.CACHES = good
     assert (
-        "Nothing has run for more than a second." in running
+        "No task has run for more than a second." in running
         and "1 failed job" not in running
         and "1 failed job" in told
     )
@@ -151,13 +151,13 @@ def test_a_schedule_of_a_missing_task_does_not_count_down(boss, well):
     schedule.refresh_from_db()
     for address in (LIST, change_url(schedule)):
         shown = page(boss, address)
-        assert "task missing: will not run" in shown, address
+        assert "task missing: does not run" in shown, address
         assert "overdue" not in shown and "starts in" not in shown
     assert ENABLED not in boss.get(LIST).content.decode()
     why = page(boss, f"{LIST}{schedule.pk}/why/")
-    assert "task missing: will not run" in why and "Next:" not in why
-    assert explain.list_next(schedule, 1)[-1] == "task missing: will not run"
-    assert page(boss, change_url(schedule)).count("task missing: will not run") == 2, "beside the next due points too"
+    assert "task missing: does not run" in why and "Next:" not in why
+    assert explain.list_next(schedule, 1)[-1] == "task missing: does not run"
+    assert page(boss, change_url(schedule)).count("task missing: does not run") == 2, "beside the next due times too"
 
 
 def test_why_calls_a_pause_a_pause_and_resumes(boss, broker):

@@ -235,28 +235,28 @@ def test_only_the_signal_needs_no_alias_of_ours(told):
     assert len(kinds()) == 1 and not sent().exists()
 
 
-def test_schedules_that_fail_are_parked_or_have_an_unknown_task_are_told_of_by_one_row_each(told):
+def test_schedules_that_fail_are_broken_or_have_an_unknown_task_are_told_of_by_one_row_each(told):
     once = failing("less")
     fail(once, 2)
     off = failing("off")
     Schedule.objects.filter(pk=off.pk).update(enabled=False)
-    bad, parked, unknown = failing("bad"), schedule("parked"), schedule("unknown")
+    bad, broken, unknown = failing("bad"), schedule("broken"), schedule("unknown")
     ScheduleState.objects.update_or_create(
-        schedule=parked, defaults={"condition": "parked", "condition_reason": "no such zone"}
+        schedule=broken, defaults={"condition": "broken", "condition_reason": "no such zone"}
     )
     Schedule._base_manager.filter(pk=unknown.pk).update(task="gone.tasks.send")
     look(2)
     own = [row for row in kinds() if row[1].isdigit()]
-    assert own == [("failing", str(bad.pk)), ("parked", str(parked.pk)), ("unknown_task", str(unknown.pk))]
+    assert own == [("failing", str(bad.pk)), ("broken", str(broken.pk)), ("unknown_task", str(unknown.pk))]
     texts = dict(Alert.objects.values_list("kind", "text"))
-    assert "no such zone" in texts["parked"] and "gone.tasks.send" in texts["unknown_task"]
+    assert "no such zone" in texts["broken"] and "gone.tasks.send" in texts["unknown_task"]
     assert "unknown_tasks" not in texts, "its sum is not told beside it"
     change(told, FAILURES=2)
     look(2)
     assert ("failing", str(once.pk)) in kinds()
-    parked.delete()
+    broken.delete()
     look(3)
-    assert Alert.objects.get(kind="parked").recovered_at is not None
+    assert Alert.objects.get(kind="broken").recovered_at is not None
 
 
 def test_problems_of_a_queue_and_failed_jobs_are_told_by_queue(told, broker):
@@ -435,7 +435,7 @@ def test_a_mail_server_that_says_nothing_holds_a_mail_for_a_while_only(settings,
         else:
             settings.EMAIL_BACKEND, settings.EMAIL_HOST, settings.EMAIL_PORT = backend, host, port
         settings.DELAYQ = {**settings.DELAYQ, "ALERTS": {"MAIL": ["ops@example.com"]}}
-        row = Alert.objects.create(kind="failing", name="nightly", text="x", since=utcnow(), told_at=utcnow())
+        row = Alert.objects.create(kind="failing", name="nightly", text="x", since=utcnow(), reported_at=utcnow())
         with pytest.raises(OSError, match="timed out"):
             alerts.deliver(str(row.pk), "opened", "mail")
 
@@ -468,7 +468,7 @@ def test_the_command_tells_where_no_worker_runs_and_leaves_it_to_workers_where_o
     look()
     Alert.objects.update(since=utcnow() - HOUR)
     out = io.StringIO()
-    call_command("delayq_status", "--alert", "--max-lag", "100000", stdout=out)
+    call_command("delayq_status", "--alert", "--max-wait", "100000", stdout=out)
     assert len(kinds()) == 1 and not receiver.requests and not mail.outbox, "a live worker sends it"
     lose_workers(broker)
     receiver.status = 503
@@ -588,7 +588,7 @@ def test_what_is_not_to_run_is_not_late(well):
     actions.pause(task=row.task)
     assert not is_late()
     actions.resume(task=row.task)
-    ScheduleState.objects.update(condition="parked")
+    ScheduleState.objects.update(condition="broken")
     assert not is_late()
 
 

@@ -247,7 +247,7 @@ def test_while_the_database_is_away_what_was_known_last_holds(broker, caplog, mo
     [
         (lambda: actions.pause("emial"), "There is no queue emial; there are: default, mail."),
         (lambda: actions.pause(task="tests.app.tasks.nope"), "No installed app has a @task function"),
-        (lambda: actions.pause("mail", until=utcnow() - DAY), "That time has passed."),
+        (lambda: actions.pause("mail", until=utcnow() - DAY), "That time is past."),
         (lambda: actions.limit("mail", -1), "Ensure this value is greater than or equal to 0."),
     ],
 )
@@ -267,9 +267,9 @@ def test_neither_both_nor_none_can_be_named():
 def test_a_limit_outlives_a_pause_and_is_one_row():
     actions.limit("mail", 3, by="ann")
     actions.pause("mail", reason="full disk", by="bob")
-    assert Control.objects.get().standing == "paused (full disk) by bob, 3 at a time"
+    assert Control.objects.get().restrictions == "paused (full disk) by bob, 3 at a time"
     actions.resume("mail", by="ann")
-    assert Control.objects.get().standing == "3 at a time"
+    assert Control.objects.get().restrictions == "3 at a time"
 
 
 def command(*words):
@@ -282,8 +282,8 @@ def test_the_command_pauses_limits_resumes_and_lists():
     assert "task tests.app.tasks.noop: paused" in command("pause", "--task", "tests.app.tasks.noop")
     assert "5 at a time" in command("limit", "default", "5")
     assert len(command().splitlines()) == 3
-    assert "nothing is held back" in command("resume", "mail")
-    assert "nothing is held back" in command("limit", "default", "none")
+    assert "no pauses and no limits" in command("resume", "mail")
+    assert "no pauses and no limits" in command("limit", "default", "none")
     with pytest.raises(CommandError, match="write a whole number, or none"):
         command("limit", "default", "many")
     with pytest.raises(CommandError, match="There is no queue emial"):
@@ -322,7 +322,7 @@ def test_a_queue_is_paused_and_resumed_in_the_admin_and_the_history_tells_it(bos
     assert 'value="mail"' in form
     boss.post(ADD, TYPED)
     row = Control.objects.get()
-    assert row.standing.startswith("paused (full disk) by ")
+    assert row.restrictions.startswith("paused (full disk) by ")
     assert ledger.read_held_back().queues == {"mail": "full disk"}
     assert "full disk" in text_of(boss.get(LIST))
     assert "paused (full disk" in text_of(boss.get("/admin/django_delayq/overview/"))
@@ -330,7 +330,7 @@ def test_a_queue_is_paused_and_resumed_in_the_admin_and_the_history_tells_it(bos
     assert not ledger.held_back()
     history = text_of(boss.get(f"{LIST}{row.pk}/history/"))
     assert "paused (full disk" in history
-    assert "nothing is held back" in history
+    assert "no pauses and no limits" in history
 
 
 def test_what_is_there_no_more_can_be_resumed(boss):

@@ -8,7 +8,7 @@ from django_delayq import ledger
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.index import MinuteCounts, keys
 from django_delayq.index.connection import DamagedKeys
-from django_delayq.index.counters import LAG, RAN, Counts, by_queue, outcomes
+from django_delayq.index.counters import LATENCY, RAN, Counts, by_queue, outcomes
 from django_delayq.ledger import rollups
 from django_delayq.models import Rollup
 from django_delayq.monitoring import minutes
@@ -86,7 +86,7 @@ def test_points_and_jobs_of_a_burst_are_counted_exactly(broker):
     }
     for tally in found.values():
         ended = sum(outcomes(tally).values())
-        for buckets in (LAG, RAN):
+        for buckets in (LATENCY, RAN):
             assert sum(tally.get(bucket, 0) for bucket in buckets) == ended
     run_burst()
     found[("points", "mail", "tests.app.tasks.noop")] = skipped
@@ -139,11 +139,11 @@ def test_what_redis_does_not_take_is_brought_later(worker, broker, monkeypatch):
 
 def test_a_minute_adds_up_tasks_and_goes_after_two_days(broker):
     for task in "ab":
-        put(broker, NOW, {"succeeded": 2, "lag:1": 1}, ("points", "default", task))
+        put(broker, NOW, {"succeeded": 2, "latency:1": 1}, ("points", "default", task))
         put(broker, NOW, {"failed": 1}, ("points", "default", "a"))
     assert MinuteCounts(broker).read("default", number(NOW)) == {
-        ("points", "default", "a"): {"succeeded": 2, "lag:1": 1, "failed": 2},
-        ("points", "default", "b"): {"succeeded": 2, "lag:1": 1},
+        ("points", "default", "a"): {"succeeded": 2, "latency:1": 1, "failed": 2},
+        ("points", "default", "b"): {"succeeded": 2, "latency:1": 1},
     }
     for what in (number(NOW), "minutes"):
         assert 47 * 3_600_000 < broker.client.pttl(name(broker, what)) <= 48 * 3_600_000
@@ -220,12 +220,12 @@ def test_minutes_become_hours_after_two_days_and_hours_go_after_ninety(broker, m
     monkeypatch.setattr(ledger, "BATCH", 7)
     hour, young = NOW.replace(minute=0, second=0) - timedelta(hours=49), NOW - timedelta(hours=47)
     for minute in range(59, -1, -1):
-        counts = {KEY: {"succeeded": 1, "lag:1": minute}, OTHER: {"failed": 2}}
+        counts = {KEY: {"succeeded": 1, "latency:1": minute}, OTHER: {"failed": 2}}
         ledger.add_minute(hour + minute * MINUTE, Counts(counts))
     ledger.add_minute(young, Counts({KEY: {"lost": 1}}))
     Rollup.objects.create(at=NOW - timedelta(days=91), seconds=3600, kind="jobs", queue="default", task="gone")
     assert roll_up(broker) == 0
-    expected = {KEY: {"succeeded": 60, "lag:1": 1770}, OTHER: {"failed": 120}}
+    expected = {KEY: {"succeeded": 60, "latency:1": 1770}, OTHER: {"failed": 120}}
     assert rows() == [
         (60, young, "points", "app.one", {"lost": 1}),
         (3600, hour, "points", "app.one", expected[KEY]),
@@ -258,4 +258,4 @@ def test_the_status_tells_of_the_last_hour(broker):
     run_burst()
     [found] = ask()[1]["last_hour"]
     assert (found["queue"], found["kind"], found["outcomes"]) == ("default", "points", {"succeeded": 1})
-    assert found["lag"]["p50"] == found["lag"]["p95"] == found["lag"]["p99"] > 0
+    assert found["latency"]["p50"] == found["latency"]["p95"] == found["latency"]["p99"] > 0

@@ -46,16 +46,16 @@ def iso(instant: datetime) -> str:
 # -- what the ledger knows
 
 
-def test_a_point_that_nobody_claims_asks_for_a_worker_and_is_then_told_with_attempts_lag_and_worker(broker):
+def test_a_point_that_nobody_claims_asks_for_a_worker_and_is_then_told_with_attempts_latency_and_worker(broker):
     schedule, point = due(broker)
     text = told(schedule, at=iso(point))
     assert "is not decided yet" in text and "Does a worker run for this queue?" in text
     run_burst()
     text = told(schedule, at=iso(point))
     assert f"{point:%Y-%m-%d %H:%M:%S} UTC: succeeded." in text
-    assert "1 attempt, lag " in text and ", took " in text and f"worker {Run.objects.get().worker}" in text
+    assert "1 attempt, latency " in text and ", took " in text and f"worker {Run.objects.get().worker}" in text
     assert told(str(schedule.pk), at=iso(point)) == text
-    assert "The newest row of the ledger:" in told(schedule)
+    assert "Its newest run:" in told(schedule)
 
 
 def test_a_failure_shows_its_last_line(broker):
@@ -204,10 +204,10 @@ def test_a_decided_point_whose_row_is_gone_is_told():
 
 def test_obstacles_are_told():
     schedule = old()
-    ScheduleState.objects.update_or_create(schedule=schedule, defaults={"condition": "parked", "condition_reason": "x"})
-    assert "It is parked: x. Edit" in told(schedule, at="2050-01-01 09:00")
-    ScheduleState.objects.update(condition="exhausted", condition_reason="It has run 3 times.")
-    assert "It is exhausted: It has run 3 times." in told(schedule)
+    ScheduleState.objects.update_or_create(schedule=schedule, defaults={"condition": "broken", "condition_reason": "x"})
+    assert "It is broken: x. Edit" in told(schedule, at="2050-01-01 09:00")
+    ScheduleState.objects.update(condition="finished", condition_reason="It has run 3 times.")
+    assert "It is finished: It has run 3 times." in told(schedule)
     Schedule._base_manager.update(enabled=False, pause_reason="incident", task="tests.app.tasks.gone")
     text = told(schedule, at="2050-01-01 09:00")
     assert "Redis" not in text  # it holds no such schedule, and should not
@@ -297,7 +297,7 @@ def test_a_job_that_runs_or_is_tried_again_is_told(broker):
     job = tasks.fail.using(max_attempts=3, backoff=100).enqueue()
     run_burst()
     text = told_of(job)
-    assert ": retrying." in text and "1 attempt, lag " in text
+    assert ": retrying." in text and "1 attempt, latency " in text
     assert "tried again, 3 times in all" in text and "waits until " in text and "Error: RuntimeError" in text
     Run.objects.update(status="running", worker="host-1", started_at=NOW, attempt=1)
     text = told_of(job)
@@ -309,7 +309,7 @@ def test_a_job_that_has_ended_is_told_with_its_outcome_and_how_long_its_row_is_k
     run_burst()
     off.task.get_backend().cancel(off.id)
     text = told_of(good)
-    assert ": succeeded." in text and "1 attempt, lag " in text and "Its row is kept until " in text
+    assert ": succeeded." in text and "1 attempt, latency " in text and "Its row is kept until " in text
     assert "Redis" not in text
     assert ": failed." in told_of(bad) and "Error: RuntimeError" in told_of(bad)
     assert ": failed." in told_of(off) and "Cancelled before it started." in told_of(off)

@@ -104,7 +104,7 @@ def test_orders_and_points_side_by_side_are_handed_over_too(broker):
     make_due(broker, row)
     actions.run_now(row)
     run_burst()
-    found = set(Run.objects.values_list("origin", "apart", "status", "reason"))
+    found = set(Run.objects.values_list("origin", "separate", "status", "reason"))
     assert found == {
         (Origin.DUE, True, "succeeded", "handed_over"), (Origin.MANUAL, True, "succeeded", "handed_over"),
     }  # fmt: skip

@@ -90,7 +90,7 @@ def test_the_database_itself_refuses_a_second_row_of_a_point():
 def test_a_run_now_at_the_same_instant_is_another_point():
     owner = schedule()
     assert record(owner) is Won.YES
-    assert record(owner, origin=Origin.MANUAL, apart=True) is Won.YES
+    assert record(owner, origin=Origin.MANUAL, separate=True) is Won.YES
 
 
 OTHERS = [
@@ -113,11 +113,11 @@ def test_a_row_that_is_not_mine_is_lost_and_nothing_changes(there):
 
 
 @pytest.mark.parametrize("status", [Status.SUCCEEDED, Status.FAILED, Status.SKIPPED, Status.LOST, Status.RETRYING])
-@pytest.mark.parametrize("apart", [False, True])
-def test_a_lost_commit_reply_is_recognised_and_counts_once(status, apart):
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_lost_commit_reply_is_recognised_and_counts_once(status, separate):
     """The COMMIT arrived, its reply did not: the same call is made again."""
     owner = schedule()
-    outcome = Outcome(row_of(owner, status=status, apart=apart), owner)
+    outcome = Outcome(row_of(owner, status=status, separate=separate), owner)
     assert ledger.record([outcome]) == [Won.YES]
     before = ScheduleState.objects.values().get(pk=owner.pk)
     following = outcome.next_point
@@ -234,7 +234,7 @@ def test_an_orphan_is_closed_once():
 # -- the state
 
 NOTHING = {"last_due_at": None, "run_count": 0, "failing_streak": 0, "last_status": "", "busy_from": None}
-RAN = {"last_due_at": T, "last_lag_ms": 1000, "last_finished_at": T + 3 * SECOND, "busy_from": T + SECOND}
+RAN = {"last_due_at": T, "last_latency_ms": 1000, "last_finished_at": T + 3 * SECOND, "busy_from": T + SECOND}
 STATES = [
     ("succeeded", {}, {**RAN, "run_count": 1, "failing_streak": 0, "last_status": "succeeded"}),
     ("failed", {"status": "failed"}, {**RAN, "run_count": 1, "failing_streak": 1, "last_status": "failed"}),
@@ -243,11 +243,12 @@ STATES = [
     ("a skipped stretch", {"status": "skipped", "last_due_at": T + HOUR, "points": 2},
      {**NOTHING, "last_due_at": T + HOUR, "last_status": "skipped"}),
     ("retrying", {"status": "retrying"}, NOTHING),
-    ("handed over", {"status": "queued", "apart": True, "fence": "", "worker": ""},
+    ("handed over", {"status": "queued", "separate": True, "fence": "", "worker": ""},
      {**NOTHING, "last_due_at": T, "run_count": 1}),
-    ("ran beside the chain", {"apart": True}, {**RAN, "last_due_at": None, "run_count": 0}),
-    ("run now", {"apart": True, "origin": "manual"}, {**NOTHING, "last_status": "succeeded", "last_lag_ms": 1000}),
-    ("run now failed", {"apart": True, "origin": "manual", "status": "failed"},
+    ("ran beside the chain", {"separate": True}, {**RAN, "last_due_at": None, "run_count": 0}),
+    ("run now", {"separate": True, "origin": "manual"},
+     {**NOTHING, "last_status": "succeeded", "last_latency_ms": 1000}),
+    ("run now failed", {"separate": True, "origin": "manual", "status": "failed"},
      {**NOTHING, "last_status": "failed", "failing_streak": 1}),
 ]  # fmt: skip
 
@@ -273,7 +274,7 @@ def test_the_last_due_point_never_moves_back():
     owner = schedule()
     record(owner, T + 5 * HOUR)
     record(owner, T, status=Status.SKIPPED)
-    record(owner, T + HOUR, apart=True, status=Status.QUEUED, fence="")
+    record(owner, T + HOUR, separate=True, status=Status.QUEUED, fence="")
     assert state_of(owner).last_due_at == T + 5 * HOUR
     assert state_of(owner).next_due_at == T + 6 * HOUR
 
@@ -296,20 +297,20 @@ def test_two_points_of_one_schedule_in_one_batch():
     assert outcomes[-1].next_point == T + 3 * HOUR
 
 
-EXHAUSTED = [
+FINISHED = [
     ("max_runs", {"max_runs": 1}, "It has run 1 times"),
     ("end_at", {"end_at": T + HOUR / 2}, "no due point left before its end"),
 ]
 
 
-@pytest.mark.parametrize(("values", "reason"), [row[1:] for row in EXHAUSTED], ids=[row[0] for row in EXHAUSTED])
+@pytest.mark.parametrize(("values", "reason"), [row[1:] for row in FINISHED], ids=[row[0] for row in FINISHED])
 def test_the_last_point_exhausts_the_schedule(values, reason):
     owner = schedule(**values)
     outcome = Outcome(row_of(owner), owner)
     ledger.record([outcome])
     assert outcome.next_point is None
     state = state_of(owner)
-    assert (state.condition, state.next_due_at) == (Condition.EXHAUSTED, None)
+    assert (state.condition, state.next_due_at) == (Condition.FINISHED, None)
     assert reason in state.condition_reason
     owner.refresh_from_db()
     assert owner.enabled, "the row that people edit is not touched"
@@ -320,7 +321,7 @@ def test_a_next_point_that_cannot_be_computed_parks_and_the_outcome_stands():
     Schedule._base_manager.update(timezone="Mars/Olympus", generation=owner.generation + 1)
     assert record(owner) is Won.YES
     state = state_of(owner)
-    assert (state.condition, state.next_due_at, state.last_due_at) == (Condition.PARKED, None, T)
+    assert (state.condition, state.next_due_at, state.last_due_at) == (Condition.BROKEN, None, T)
     assert "Mars/Olympus" in state.condition_reason
     Schedule._base_manager.update(timezone="UTC", generation=owner.generation + 2)
     record(owner, T + HOUR)
@@ -338,7 +339,7 @@ def test_open_rows_are_those_of_the_chain_oldest_first():
     owner, other = schedule("a"), schedule("b")
     for hour, status in enumerate(["retrying", "succeeded", "running", "queued", "lost"]):
         row_of(owner, T + (9 - hour) * HOUR, status=status).save()
-    row_of(owner, T, status="running", apart=True).save()
+    row_of(owner, T, status="running", separate=True).save()
     found = ledger.load_open_rows([owner.pk, other.pk])
     assert {pk: [run.status for run in runs] for pk, runs in found.items()} == {owner.pk: ["running", "retrying"]}
 

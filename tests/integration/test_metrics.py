@@ -103,10 +103,10 @@ def test_a_worker_tells_what_it_has_counted_as_prometheus_wants_it(broker):
         own = {"kind": "points", "queue": "default", "task": "tests.app.tasks.add"}
         assert value(found, "delayq_outcomes_total", **own, outcome="succeeded", reason="") == 3
         assert value(found, "delayq_outcomes_total", **own, outcome="failed", reason="") == 0, "told before the first"
-        assert value(found, "delayq_lag_seconds_count", **own) == 3
+        assert value(found, "delayq_latency_seconds_count", **own) == 3
         assert 0 < value(found, "delayq_duration_seconds_sum", **own) < 30
         buckets = [(dict(key)["le"], n) for (name, key), n in found.items()
-                   if name == "delayq_lag_seconds_bucket" and own.items() <= dict(key).items()]  # fmt: skip
+                   if name == "delayq_latency_seconds_bucket" and own.items() <= dict(key).items()]  # fmt: skip
         assert [n for _, n in buckets] == sorted(n for _, n in buckets), "cumulative"
         assert buckets[0][0] == "0.001" and buckets[-1] == ("+Inf", 3)
         failed = {"kind": "points", "queue": "default", "task": "tests.app.tasks.fail"}
@@ -171,7 +171,7 @@ def test_the_view_tells_how_all_stands(broker):
     assert value(found, "delayq_queue_scheduled", kind="jobs", queue="mail") == 0
     tasks.add.using(queue_name="mail", run_after=timedelta(hours=1)).enqueue(1)
     assert value(fleet(), "delayq_queue_scheduled", kind="jobs", queue="mail") == 1
-    assert (value(found, "delayq_workers"), value(found, "delayq_drift_entries")) == (0, 0)
+    assert (value(found, "delayq_workers"), value(found, "delayq_index_differences")) == (0, 0)
     assert value(found, "delayq_problem", code="no_worker") == 1
     tasks.fail.enqueue()
     tasks.fail.using(queue_name="mail").enqueue()
@@ -182,12 +182,12 @@ def test_the_view_tells_how_all_stands(broker):
         assert value(found, "delayq_problem", code="no_worker") is None
     assert value(found, "delayq_failed_jobs", queue="default") == value(found, "delayq_failed_jobs", queue="mail") == 1
     assert value(found, "delayq_queue_depth", kind="points", queue="default") == 0
-    assert value(found, "delayq_last_hour_lag_seconds", kind="points", queue="default", quantile="0.95") > 0
+    assert value(found, "delayq_last_hour_latency_seconds", kind="points", queue="default", quantile="0.95") > 0
     assert (value(found, "delayq_overloaded"), value(found, "delayq_recently_missed")) == (0, 0)
     assert value(found, "delayq_problem", code="unknown_tasks") is None
     Schedule._base_manager.update(generation=10**6, task="shop.tasks.gone")
     found = fleet()
-    assert value(found, "delayq_drift_entries") == value(found, "delayq_problem", code="unknown_tasks") == 1
+    assert value(found, "delayq_index_differences") == value(found, "delayq_problem", code="unknown_tasks") == 1
 
 
 def test_what_does_not_answer_is_left_out(broker):
@@ -300,7 +300,7 @@ def descriptors():
 
 def test_connections_that_ask_nothing_take_few_descriptors_and_are_closed(monkeypatch):
     monkeypatch.setattr(http, "TIMEOUT_SECONDS", 0.5)
-    with Server("127.0.0.1", 0, {"/healthz": lambda: health.said([])}) as port, ExitStack() as idle:
+    with Server("127.0.0.1", 0, {"/healthz": lambda: health.create_page([])}) as port, ExitStack() as idle:
         before = descriptors()
         for _ in range(50):
             idle.enter_context(socket.create_connection(("127.0.0.1", port.server_port)))
@@ -314,7 +314,7 @@ def test_connections_that_ask_nothing_take_few_descriptors_and_are_closed(monkey
 
 
 def test_an_accept_that_fails_is_tried_again_after_a_pause(monkeypatch):
-    with Server("127.0.0.1", 0, {"/healthz": lambda: health.said([])}) as port:
+    with Server("127.0.0.1", 0, {"/healthz": lambda: health.create_page([])}) as port:
         tries, accept = [], TCPServer.get_request
 
         def refuse(listener):
@@ -337,8 +337,9 @@ def test_the_dashboard_asks_for_what_there_is_and_shows_all_that_matters(familie
     names = {name for text in asked for name in re.findall(r"delayq_\w+", text)}
     told = {sample.name for family in families for sample in family.samples}
     assert names <= told | {"delayq_problem"}, "there is none now"
-    for what in ("outcomes_total", "lag_seconds_bucket", "duration_seconds_bucket", "queue_depth", "failed_jobs",
-                 "queue_oldest_seconds", "workers", "drift_entries", "rebuilds_total", "overloaded", "up"):  # fmt: skip
+    for what in ("outcomes_total", "latency_seconds_bucket", "duration_seconds_bucket", "queue_depth", "failed_jobs",
+                 "queue_oldest_seconds", "workers", "index_differences", "rebuilds_total", "overloaded",
+                 "up"):  # fmt: skip
         assert f"delayq_{what}" in names
     for panel in board["panels"]:
         labels = {label for target in panel["targets"] for label in re.findall(r"by \(([^)]*)\)", target["expr"])}

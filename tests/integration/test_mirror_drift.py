@@ -1,4 +1,4 @@
-"""Drift as a number: each fault of the mirror counts once, a sound mirror counts nothing, and counting stays cheap."""
+"""Differences as a number: each fault of the mirror counts once, a sound mirror counts nothing; counting is cheap."""
 
 import json
 from datetime import timedelta
@@ -25,18 +25,18 @@ def built(noted):
         schedule(f"s{n}")
     schedule("elsewhere", queue="mail")
     schedule("paused").pause()
-    schedule("exhausted", max_runs=0)
+    schedule("finished", max_runs=0)
     actions.run_now(Schedule.objects.get(name="s0"))
     return noted
 
 
-def parts(drift):
+def parts(differences):
     """Return what is not zero."""
     names = ("unmirrored", "tombstones", "missing", "ghosts", "torn", "unbuilt")
-    return {name: value for name in names if (value := getattr(drift, name))}
+    return {name: value for name in names if (value := getattr(differences, name))}
 
 
-def test_a_sound_mirror_has_no_drift_also_while_runs_come_and_go(built):
+def test_a_sound_mirror_has_no_differences_also_while_runs_come_and_go(built):
     assert parts(sync.count_differences(built)) == {}
     row = Schedule.objects.get(name="s1")
     make_due(built, row)
@@ -75,16 +75,16 @@ def test_what_is_too_much_to_count_is_not_called_missing(built):
     expected = sync.count_differences(built)
     assert sync.count_differences(built, most=expected.total + 5) == expected and not expected.capped
     built.purge()
-    drift = sync.count_differences(built, most=1)
-    assert (drift.missing, drift.ghosts, drift.capped) == (0, 0, True)
+    differences = sync.count_differences(built, most=1)
+    assert (differences.missing, differences.ghosts, differences.capped) == (0, 0, True)
 
 
 @pytest.mark.parametrize(("fault", "expected"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS])
 def test_each_fault_counts_once_and_a_sweep_ends_it(built, fault, expected):
     fault(built, Schedule.objects.get(name="s0"))
-    drift = sync.count_differences(built)
-    assert parts(drift) == expected
-    assert drift.total == sum(expected.values())
+    differences = sync.count_differences(built)
+    assert parts(differences) == expected
+    assert differences.total == sum(expected.values())
     built.client.delete(f"{{{built.config.prefix}:mail:0}}:epoch")  # as a mark of a rebuild goes by itself
     sync.full_sweep(built)
     assert sync.count_differences(built).total == 0
@@ -93,8 +93,8 @@ def test_each_fault_counts_once_and_a_sweep_ends_it(built, fault, expected):
 def test_it_tells_when_the_last_full_sweep_was(built):
     began = from_ms(built.now_ms())
     sync.sweep_now(built)
-    drift = sync.count_differences(built)
-    assert began <= drift.swept_at <= from_ms(built.now_ms())
+    differences = sync.count_differences(built)
+    assert began <= differences.swept_at <= from_ms(built.now_ms())
     built.write_note("swept", json.dumps(["garbage", "", ""]))
     assert sync.count_differences(built).swept_at is None
 
@@ -131,7 +131,7 @@ def test_the_counts_are_made_on_indexes(built):
     for plan, index in zip(plans, ("delayq_schedule_unmirrored", "delayq_state_next_due"), strict=True):
         assert index in plan
     with CaptureQueriesContext(connection) as asked:
-        ledger.count_open_apart(10)
+        ledger.count_open_separate(10)
     with connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN QUERY PLAN {asked[0]['sql']}")
         plan = [row[3] for row in cursor.fetchall() if "django_delayq_run" in row[3]]
@@ -143,19 +143,19 @@ def test_orders_and_jobs_are_counted_beside_runs_of_chains(built):
     row = Schedule.objects.get(name="s0")
     for number, status in enumerate(("queued", "running", "retrying", "failed", "succeeded")):
         due_at = utcnow() + timedelta(seconds=number)
-        Run.of(row, due_at, status=status, apart=True, origin="backfill").save()
-        Run.of(row, due_at, status=status, apart=True, origin="job", queue="mail").save()
+        Run.of(row, due_at, status=status, separate=True, origin="backfill").save()
+        Run.of(row, due_at, status=status, separate=True, origin="job", queue="mail").save()
         if status != "queued":
             Run.of(row, due_at, status=status).save()
-    before = Run.objects.filter(apart=True, status="queued").count() - 2
-    assert ledger.count_open_apart(100) == (before + 6, False)
-    assert ledger.count_open_apart(100, ["mail"]) == (before + 3, False)
-    assert ledger.count_open_apart(1)[1] and ledger.count_open_apart(1, ["mail"])[1]
+    before = Run.objects.filter(separate=True, status="queued").count() - 2
+    assert ledger.count_open_separate(100) == (before + 6, False)
+    assert ledger.count_open_separate(100, ["mail"]) == (before + 3, False)
+    assert ledger.count_open_separate(1)[1] and ledger.count_open_separate(1, ["mail"])[1]
 
 
 def test_more_open_rows_of_chains_than_are_counted_are_said_to_be_more(built):
     row = Schedule.objects.get(name="s0")
     for number, status in enumerate(("running", "retrying") * 2):
         Run.of(row, utcnow() + timedelta(seconds=number), status=status).save()
-    assert ledger.count_open_apart(2)[1]
-    assert ledger.count_open_apart(5) == (1, False), "the order that was there before"
+    assert ledger.count_open_separate(2)[1]
+    assert ledger.count_open_separate(5) == (1, False), "the order that was there before"

@@ -73,7 +73,7 @@ def test_who_would_count_their_shards_otherwise_is_refused_once_they_are_in_use(
     if kind == "schedule":
         schedule(queue="bulk")
     else:
-        run = {"schedule_name": "s", "task": "tests.app.tasks.noop", "queue": "bulk", "generation": 1, "apart": True}
+        run = {"schedule_name": "s", "task": "tests.app.tasks.noop", "queue": "bulk", "generation": 1, "separate": True}
         Run.objects.create(schedule_id=1, origin=Origin.MANUAL, due_at="2026-01-01T00:00Z", status="queued", **run)
     before = (known.layout(), members(known))
     said = [refused(sync.check_layout, few), refused(sync.take_layout, use(["default"], {"default": 3}))]

@@ -142,7 +142,7 @@ def owe(row):
     state_of(row).update(next_due_at=from_ms(to_ms(point)))
 
 
-def park(row):
+def broken(row):
     write_raw(row, cron="no cron")
     sync.read_wanted([row.pk])
 
@@ -155,8 +155,8 @@ STATES = [
     ("an earlier one begun", lambda row: begin(row, row.effective_from + timedelta(milliseconds=1), Status.RETRYING)),
     ("a point of before the last edit", owe),
     ("restored in parts", lambda row: state_of(row).update(last_due_at=F("next_due_at"))),
-    ("parked", park),
-    ("parked and mended by hand since", lambda row: state_of(row).update(condition=Condition.PARKED)),
+    ("broken", broken),
+    ("broken and mended by hand since", lambda row: state_of(row).update(condition=Condition.BROKEN)),
     ("moved", lambda row: write_raw(row, queue="mail")),
     ("renamed", lambda row: write_raw(row, name="other")),
     ("moved by the end of a run, which is not written where the next point is",

@@ -200,8 +200,8 @@ def test_schedules_in_the_words_of_an_operator():
     now = utcnow()
     states = [
         (plain, {"next_due_at": now - MINUTE}), (failing, {"failing_streak": 2, "next_due_at": now + DAY}),
-        (done, {"condition": Condition.EXHAUSTED, "next_due_at": now - MINUTE}),
-        (stuck, {"condition": Condition.PARKED}),
+        (done, {"condition": Condition.FINISHED, "next_due_at": now - MINUTE}),
+        (stuck, {"condition": Condition.BROKEN}),
     ]  # fmt: skip
     for row, values in states:
         ScheduleState.objects.update_or_create(schedule=row, defaults=values)
@@ -212,15 +212,15 @@ def test_schedules_in_the_words_of_an_operator():
     rows = Schedule.objects
     named = {
         "enabled": rows.enabled(), "paused": rows.paused(), "failing": rows.failing(),
-        "exhausted": rows.exhausted(), "parked": rows.parked(),
+        "finished": rows.finished(), "broken": rows.broken(),
         "unmirrored": rows.unmirrored(),
     }  # fmt: skip
     assert {word: sorted(found.values_list("name", flat=True)) for word, found in named.items()} == {
         "enabled": ["failing", "fresh", "plain"],
         "paused": ["off"],
         "failing": ["failing"],
-        "exhausted": ["done"],
-        "parked": ["stuck"],
+        "finished": ["done"],
+        "broken": ["stuck"],
         "unmirrored": ["failing"],
     }
 

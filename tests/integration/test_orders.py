@@ -48,7 +48,7 @@ def test_there_is_one_order_per_point_in_the_time_with_both_ends(broker):
     saved = Run.objects.order_by("due_at")
     assert [run.pk for run in saved] == [run.pk for run in runs]
     for run in saved:
-        assert (run.origin, run.apart, run.status) == (Origin.BACKFILL, True, Status.QUEUED)
+        assert (run.origin, run.separate, run.status) == (Origin.BACKFILL, True, Status.QUEUED)
         assert (run.schedule_name, run.task, run.queue) == ("s", "tests.app.tasks.noop", "mail")
     assert members(broker) == {f"j{run.pk}" for run in runs}
 
@@ -94,7 +94,7 @@ def test_a_point_between_two_milliseconds_is_the_one_that_the_worker_would_recor
 )
 def test_what_ran_or_runs_is_left_out_and_what_did_not_succeed_is_ordered(status, origin, left_out):
     subject = schedule()
-    row(subject, FIRST + DAY, status, origin, apart=origin != "due")
+    row(subject, FIRST + DAY, status, origin, separate=origin != "due")
     plan = actions.plan_backfill(subject, FIRST, FIRST + 2 * DAY)
     assert [item.left_out for item in plan] == ["", left_out, ""]
     assert [item.known for item in plan] == ["", "" if origin == "manual" else status, ""]
@@ -177,7 +177,7 @@ def test_what_cannot_be_meant_is_refused_with_the_reason():
     assert not Run.objects.exists()
 
 
-def test_the_runs_happen_on_a_paused_exhausted_schedule_and_move_nothing_of_it(broker):
+def test_the_runs_happen_on_a_paused_finished_schedule_and_move_nothing_of_it(broker):
     sync.check_layout(broker)
     tasks.CALLS.clear()
     subject = schedule(task="tests.app.tasks.add", args=[1], max_runs=1)
@@ -189,7 +189,7 @@ def test_the_runs_happen_on_a_paused_exhausted_schedule_and_move_nothing_of_it(b
     ran = list(Run.objects.order_by("due_at").values_list("due_at", "status"))
     assert ran == [(due_at, "succeeded") for due_at in days(1, 2, 3)]
     assert len(tasks.CALLS) == 3
-    assert ScheduleState.objects.get().last_lag_ms is None  # it was not late, it was ordered so
+    assert ScheduleState.objects.get().last_latency_ms is None  # it was not late, it was ordered so
     assert ScheduleState.objects.values("last_due_at", "next_due_at", "run_count", "condition").get() == before
 
 

@@ -74,7 +74,7 @@ def test_jitter_moves_the_wake_and_says_so():
 def test_the_admin_speaks_german(boss):
     schedule = make(cron="0 9 * * 1-5")
     with translation.override("de"):
-        assert (str(Status.SUCCEEDED.label), str(Condition.PARKED.label)) == ("erfolgreich", "stillgelegt")
+        assert (str(Status.SUCCEEDED.label), str(Condition.BROKEN.label)) == ("erfolgreich", "stillgelegt")
         assert str(Schedule.Kind.EVERY.label) == "Intervall"
         assert unsaved().preview(1, SPRING)[0].annotations == ("03:30 gibt es an diesem Tag nicht, läuft um 04:00",)
         page = boss.get(change_url(schedule)).content.decode()

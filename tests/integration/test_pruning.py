@@ -114,7 +114,7 @@ def test_open_rows_and_the_newest_outcome_of_the_chain_stay_and_nothing_else(kee
     owner = schedule(**values)
     history(owner, 100, status="failed")
     for days, status in ((90, "running"), (80, "retrying"), (70, "queued")):
-        run(owner, days, status, apart=True)
+        run(owner, days, status, separate=True)
     run(owner, 60)
     run(owner, 50, origin=Origin.MANUAL)
     prune()

@@ -66,7 +66,7 @@ def broken(**kwargs):
 @pytest.fixture
 def receivers():
     """Receivers that raise, of all signals."""
-    everything = [task_enqueued, task_finished, signals.run_started, signals.run_finished, signals.schedule_parked]
+    everything = [task_enqueued, task_finished, signals.run_started, signals.run_finished, signals.schedule_broken]
     for signal in everything:
         signal.connect(broken)
     yield

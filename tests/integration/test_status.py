@@ -37,8 +37,8 @@ def test_the_json_has_exactly_the_documented_keys(well):
     schedule()
     found = ask()[1]
     assert list(found) == [
-        "status", "problems", "prefix", "layout", "redis", "workers", "shards", "drift", "stale_edits", "database",
-        "unknown_tasks", "late", "load", "last_hour", "held_back", "unnamed", "pruned",
+        "status", "problems", "prefix", "layout", "redis", "workers", "shards", "differences", "stale_edits",
+        "database", "unknown_tasks", "late", "load", "last_hour", "held_back", "unnamed", "pruned",
     ]  # fmt: skip
     server = found["redis"][0]
     assert set(server) == {
@@ -50,9 +50,9 @@ def test_the_json_has_exactly_the_documented_keys(well):
     assert set(found["shards"][0]) == {
         "queue", "shard", "members", "due", "leased", "oldest_due", "epoch", "jobs", "jobs_due",
     }  # fmt: skip
-    assert {"total", "unmirrored", "tombstones", "missing", "ghosts", "torn", "unbuilt"} <= set(found["drift"])
+    assert {"total", "unmirrored", "tombstones", "missing", "ghosts", "torn", "unbuilt"} <= set(found["differences"])
     assert set(found["database"]) == {
-        "alias", "vendor", "parked", "failing", "refused", "open_runs", "failed_jobs",
+        "alias", "vendor", "broken", "failing", "refused", "open_runs", "failed_jobs",
     }  # fmt: skip
     assert set(found["database"]["open_runs"]) == {"queued", "running", "retrying"}
     assert (found["prefix"], found["layout"], found["stale_edits"]) == (well.config.prefix, "ours", 0)
@@ -98,21 +98,21 @@ def test_it_counts_members_due_and_leased_of_each_shard_and_how_late_the_head_is
     assert (shards["default"]["due"], shards["default"]["leased"], shards["default"]["oldest_due"]) == (0, 1, None)
 
 
-def test_parked_and_failing_schedules_and_open_runs_are_told_and_are_no_alarm(well):
+def test_broken_and_failing_schedules_and_open_runs_are_told_and_are_no_alarm(well):
     for number in range(7):
         schedule(f"f{number}")
     schedule("paused", enabled=False)
     lost = schedule("lost")
     ScheduleState.objects.exclude(schedule=lost).update(failing_streak=1)
-    ScheduleState.objects.filter(schedule=lost).update(condition=Condition.PARKED)
+    ScheduleState.objects.filter(schedule=lost).update(condition=Condition.BROKEN)
     actions.run_now(lost)
     code, found = ask()
     assert code == 0
-    assert found["database"]["parked"] == {"count": 1, "names": ["lost"]}
+    assert found["database"]["broken"] == {"count": 1, "names": ["lost"]}
     assert (found["database"]["failing"]["count"], len(found["database"]["failing"]["names"])) == (7, 5)
     assert found["database"]["open_runs"] == {"queued": 1, "running": 0, "retrying": 0}
     lines = text().splitlines()
-    assert "Parked: 1 (lost)" in lines
+    assert "Broken: 1 (lost)" in lines
     assert any(line.startswith("Failing: 7 (f") and line.endswith(", …)") for line in lines)
     assert "7 schedules fail" in lines
 
@@ -127,10 +127,10 @@ def test_it_writes_nothing(broker):
 def test_what_was_not_counted_in_time_is_said_and_not_taken_for_nothing():
     snapshot = Snapshot(vendor="sqlite")
     lines = as_lines(snapshot)
-    assert "Parked: not counted in time" in lines
+    assert "Broken: not counted in time" in lines
     found = as_dict(snapshot)
     assert found["database"] == {
-        "alias": "default", "vendor": "sqlite", "parked": None, "failing": None, "refused": None, "open_runs": None,
+        "alias": "default", "vendor": "sqlite", "broken": None, "failing": None, "refused": None, "open_runs": None,
         "failed_jobs": None,
     }  # fmt: skip
 
@@ -149,7 +149,7 @@ def test_settings_that_cannot_be_used_are_status_2_and_reveal_no_password(settin
     settings.DELAYQ = good[1]
 
 
-@pytest.mark.parametrize(("option", "value"), [("--max-lag", "-1"), ("--max-lag", "nan"), ("--timeout", "0")])
+@pytest.mark.parametrize(("option", "value"), [("--max-wait", "-1"), ("--max-wait", "nan"), ("--timeout", "0")])
 def test_options_out_of_range_are_refused(option, value):
     with pytest.raises(CommandError, match=option) as caught:
         call_command("delayq_status", option, value)
@@ -187,7 +187,7 @@ def age(result, seconds):
 
 def fail(queue, status="failed", origin=Origin.JOB, number=1):
     now = utcnow()
-    values = {"queue": queue, "status": status, "origin": origin, "apart": True, "task": "t", "generation": 1}
+    values = {"queue": queue, "status": status, "origin": origin, "separate": True, "task": "t", "generation": 1}
     points = [now + timedelta(seconds=n) for n in range(number)]
     Run.objects.bulk_create([Run(due_at=point, token=f"{point:%H%M%S%f}", **values) for point in points])
 
@@ -242,7 +242,7 @@ def test_a_queue_without_a_worker_in_which_a_job_has_been_due_for_long_is_one_pr
     (problem,) = ask()[1]["problems"]
     assert (problem["code"], problem["queue"]) == ("no_worker", "default")
     assert "1 schedule, run or job of it cannot start" in problem["message"] and "delayq_worker" in problem["message"]
-    assert codes("--max-lag", "1000") == (0, [])
+    assert codes("--max-wait", "1000") == (0, [])
     beat(built)
     assert codes() == (1, ["overdue"])
 

@@ -33,15 +33,15 @@ __all__ = ["well"]
 
 def test_a_redis_that_is_away_is_told_with_what_the_database_knows(well, settings):
     good = settings.CACHES
-    ScheduleState.objects.filter(schedule=schedule("lost")).update(condition=Condition.PARKED)
+    ScheduleState.objects.filter(schedule=schedule("lost")).update(condition=Condition.BROKEN)
     kill_redis(settings)
     code, found = ask()
     settings.CACHES = good
     assert code == 2
     assert [problem["code"] for problem in found["problems"]] == ["redis_unreachable"]
     assert "alias default in CACHES" in found["problems"][0]["message"]
-    assert (found["redis"], found["workers"], found["shards"], found["drift"]) == (None, None, None, None)
-    assert found["database"]["parked"]["names"] == ["lost"]
+    assert (found["redis"], found["workers"], found["shards"], found["differences"]) == (None, None, None, None)
+    assert found["database"]["broken"]["names"] == ["lost"]
 
 
 def test_missing_tables_are_told_with_what_redis_knows(well, monkeypatch):
@@ -50,7 +50,7 @@ def test_missing_tables_are_told_with_what_redis_knows(well, monkeypatch):
     assert (code, [problem["code"] for problem in found["problems"]]) == (2, ["database_unreachable"])
     assert "manage.py migrate" in found["problems"][0]["message"]
     assert len(found["workers"]) == 1
-    assert (found["database"], found["drift"]) == (None, None)
+    assert (found["database"], found["differences"]) == (None, None)
 
 
 def test_a_database_that_refuses_a_question_is_told(well, monkeypatch):
@@ -62,7 +62,7 @@ def test_another_databases_prefix_is_wrong_and_nothing_else_of_it(broker):
     broker.write_note("layout", json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}))
     broker.upsert(broker.shards()[0], [Definition("s777", 1, 1, 0)])
     code, found = ask()
-    assert (code, found["layout"], found["drift"]) == (1, "foreign", None)
+    assert (code, found["layout"], found["differences"]) == (1, "foreign", None)
     assert [problem["code"] for problem in found["problems"]] == ["foreign_layout"]
     assert "delayq_sync --adopt" in found["problems"][0]["message"]
 
@@ -82,7 +82,7 @@ def test_a_queue_that_holds_something_and_has_no_live_worker_is_wrong(well):
     assert codes() == (0, [])
 
 
-def test_a_queue_that_no_setting_names_any_more_is_a_problem_of_its_own_and_no_drift(well, settings):
+def test_a_queue_that_no_setting_names_any_more_is_a_problem_of_its_own_and_no_differences(well, settings):
     row = schedule("m", queue="mail")
     schedule("paused", queue="mail", enabled=False)
     schedule()
@@ -97,7 +97,7 @@ def test_a_queue_that_no_setting_names_any_more_is_a_problem_of_its_own_and_no_d
     beat(well, {"queues": ["default"]})
     code, found = ask()
     (problem,) = found["problems"]
-    assert (code, problem["code"], problem["queue"], found["drift"]["total"]) == (1, "unknown_name", "mail", 0)
+    assert (code, problem["code"], problem["queue"], found["differences"]["total"]) == (1, "unknown_name", "mail", 0)
     assert "(enabled schedules: 1, ordered runs: 1, open jobs: 2)" in problem["message"]
     assert found["unnamed"] == [{"kind": "queue", "name": "mail", "jobs": 2, "schedules": 1, "runs": 1}]
     out = io.StringIO()
@@ -143,9 +143,9 @@ def test_a_flushed_shard_is_wrong_until_a_worker_is_at_it(well):
 def test_a_head_that_is_overdue_for_longer_than_asked_is_wrong(well):
     make_due(well, schedule(kind="every", cron="", every=timedelta(days=1)), timedelta(seconds=90))
     assert codes() == (1, ["overdue"])
-    assert codes("--max-lag", "100000") == (0, [])
+    assert codes("--max-wait", "100000") == (0, [])
     well.claim(well.shard_of("s1", "default"), limit=1, lease_ms=30_000, request=1)
-    assert codes("--max-lag", "0") == (0, [])
+    assert codes("--max-wait", "0") == (0, [])
 
 
 POINTS = ("points", "default", "tests.app.tasks.noop")
@@ -266,7 +266,7 @@ def test_an_edit_or_deletion_that_nobody_mirrored_for_long_is_wrong(well, settin
     assert found["stale_edits"] == (2 if old else 0)
     assert [problem["code"] for problem in found["problems"]] == (["out_of_sync"] if old else [])
     assert code == old
-    assert found["drift"]["total"] == 2
+    assert found["differences"]["total"] == 2
 
 
 def test_a_schedule_that_moves_only_when_its_long_run_has_ended_is_not_wrong(well):
@@ -297,22 +297,22 @@ def test_entries_that_are_missing_left_over_or_torn_are_wrong(well):
     assert codes() == (1, ["out_of_sync"])
 
 
-def test_a_schedule_that_was_parked_while_it_owed_a_point_is_no_difference(well):
+def test_a_schedule_that_was_broken_while_it_owed_a_point_is_no_difference(well):
     row = schedule(cron=OTHER_DAILY_CRON)
     make_due(well, row)
     Schedule.objects.filter(pk=row.pk).update(timezone="Mars/Olympus")
-    assert ask("--max-lag", "100000")[1]["drift"]["total"] == 0
+    assert ask("--max-wait", "100000")[1]["differences"]["total"] == 0
     run_burst()
     beat(well)
     code, found = ask()
-    assert (code, found["drift"]["total"], found["shards"][0]["members"]) == (0, 0, 0)
-    assert found["database"]["parked"]["count"] == 1
+    assert (code, found["differences"]["total"], found["shards"][0]["members"]) == (0, 0, 0)
+    assert found["database"]["broken"]["count"] == 1
 
 
 def test_what_a_worker_is_just_writing_is_no_difference(well, monkeypatch):
     """The first look comes between the commit of an order and its way to Redis."""
     row = schedule()
-    run = Run.of(row, datetime.now(UTC), origin=Origin.MANUAL, apart=True, status="queued")
+    run = Run.of(row, datetime.now(UTC), origin=Origin.MANUAL, separate=True, status="queued")
     run.save()
     looks = []
 
@@ -325,7 +325,7 @@ def test_what_a_worker_is_just_writing_is_no_difference(well, monkeypatch):
 
     monkeypatch.setattr("django_delayq.monitoring.database_side.compare", compare_then_enqueue)
     assert codes() == (0, [])
-    assert [look.drift.missing for look in looks] == [1, 0]
+    assert [look.differences.missing for look in looks] == [1, 0]
 
 
 def test_keys_of_a_foreign_type_are_wrong(well):
@@ -355,8 +355,8 @@ def test_a_server_that_cannot_be_trusted_is_wrong(server, found):
 
 
 def test_what_is_leased_may_differ_for_a_moment():
-    drift = sync.Differences(unmirrored=0, tombstones=0, missing=1, ghosts=1, torn=0, unbuilt=0)
+    differences = sync.Differences(unmirrored=0, tombstones=0, missing=1, ghosts=1, torn=0, unbuilt=0)
     for leased, found in ((2, []), (1, ["out_of_sync"])):
         shards = (replace(SHARD, members=5, leased=leased),)
-        snapshot = Snapshot(redis=RedisView((ALIVE,), shards), comparison=Comparison("ours", drift=drift))
+        snapshot = Snapshot(redis=RedisView((ALIVE,), shards), comparison=Comparison("ours", differences=differences))
         assert [problem.code for problem in judge(snapshot)] == found

@@ -74,7 +74,7 @@ def test_an_execution_of_a_job_is_a_child_of_its_enqueueing_with_what_the_conven
     sending = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
     assert (sent.name, dict(sent.attributes)) == ("send mail", told | sending)
     found = dict(done.attributes)
-    assert 0 <= found.pop("delayq.lag") < 60
+    assert 0 <= found.pop("delayq.latency") < 60
     assert datetime.fromisoformat(found.pop("delayq.due")) <= datetime.now(UTC)
     told |= {"messaging.operation.name": "process", "messaging.operation.type": "process"}
     told |= {"code.function.name": "tests.app.tasks.add", "delayq.attempt": 1}
@@ -87,7 +87,7 @@ def test_each_attempt_is_a_span_in_the_same_trace_and_tells_its_failure():
     wait_until(lambda: run_burst() == 0 and len(spans(SpanKind.CONSUMER)) == 2)
     first, second = spans(SpanKind.CONSUMER)
     assert [span.attributes["delayq.attempt"] for span in (first, second)] == [1, 2]
-    assert "delayq.lag" in first.attributes and "delayq.lag" not in second.attributes
+    assert "delayq.latency" in first.attributes and "delayq.latency" not in second.attributes
     for span in (first, second):
         assert span.context.trace_id == request.get_span_context().trace_id
         assert span.attributes["messaging.message.id"] == result.id
@@ -157,7 +157,7 @@ def test_due_points_begin_traces_of_their_own(broker):
         assert point.attributes["delayq.schedule"] == "nightly"
         assert point.attributes["delayq.task"] == "tests.app.tasks.noop"
         assert point.attributes["messaging.message.id"].startswith(f"{row.pk}:due:")
-        assert point.attributes["delayq.lag"] >= 0
+        assert point.attributes["delayq.latency"] >= 0
     assert points[-1].attributes["delayq.due"].startswith(f"{Run.objects.latest('pk').due_at:%Y-%m-%dT%H:%M}")
 
 

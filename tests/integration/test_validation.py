@@ -19,7 +19,7 @@ from django_delayq.calls.validators import MAX_ARGUMENT_BYTES, validate_json
 from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.models import Schedule
 from django_delayq.monitoring.explain.moment import parse_moment
-from django_delayq.monitoring.explain.standing import list_next
+from django_delayq.monitoring.explain.situation import list_next
 from django_delayq.recurrence.point import utcnow
 from django_delayq.recurrence.zone import get_zone
 

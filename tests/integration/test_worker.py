@@ -172,7 +172,7 @@ def test_a_schedule_disabled_behind_redis_is_skipped_and_dropped(broker):
     assert view(broker, row).score_ms is None
 
 
-def test_one_off_runs_once_and_is_exhausted(broker):
+def test_one_off_runs_once_and_is_finished(broker):
     row = schedule(kind="once", cron="", at=from_ms(broker.now_ms()) + timedelta(hours=1))
     at = from_ms(broker.now_ms() - 1000)
     before = at - timedelta(seconds=5)
@@ -183,7 +183,7 @@ def test_one_off_runs_once_and_is_exhausted(broker):
     run_burst()
     assert statuses() == [Status.SUCCEEDED]
     row.refresh_from_db()
-    assert row.state.condition == Condition.EXHAUSTED
+    assert row.state.condition == Condition.FINISHED
     assert "one-off" in row.state.condition_reason
     assert view(broker, row).score_ms is None
 
@@ -194,7 +194,7 @@ def test_max_runs_exhausts_and_a_higher_number_revives(broker):
     run_burst()
     assert statuses() == [Status.SUCCEEDED] * 2
     row.refresh_from_db()
-    assert row.state.condition == Condition.EXHAUSTED
+    assert row.state.condition == Condition.FINISHED
     row.max_runs = 3
     row.save()
     row.refresh_from_db()
@@ -266,7 +266,7 @@ def test_a_recurrence_that_cannot_be_computed_parks_the_schedule(broker):
     Schedule._base_manager.filter(pk=row.pk).update(timezone="Mars/Olympus")
     run_burst()
     row.refresh_from_db()
-    assert row.state.condition == Condition.PARKED
+    assert row.state.condition == Condition.BROKEN
     assert "Mars/Olympus" in row.state.condition_reason
     assert view(broker, row).score_ms is None
     row.timezone = "UTC"
@@ -300,7 +300,7 @@ def test_the_settle_that_never_came_is_made_up_without_a_second_run(broker):
     assert broker.settle(place, [late]).replies == [0]
 
 
-def test_log_lines_tell_schedule_point_lag_duration_and_outcome(broker, caplog):
+def test_log_lines_tell_schedule_point_latency_duration_and_outcome(broker, caplog):
     caplog.set_level("INFO", "django_delayq.worker")
     point = make_due(broker, schedule(name="nightly report"))
     run_burst()
@@ -308,10 +308,10 @@ def test_log_lines_tell_schedule_point_lag_duration_and_outcome(broker, caplog):
     text = line.getMessage()
     assert text.startswith("succeeded")
     assert f"due {point:%Y-%m-%dT%H:%M:%S}" in text
-    assert "lag" in text and "took" in text
+    assert "latency" in text and "took" in text
     event = json.loads(JsonFormatter().format(line))
     assert (event["schedule"], event["event"]) == ("nightly report", "succeeded")
-    assert event["lag_ms"] >= 0
+    assert event["latency_ms"] >= 0
 
 
 def test_a_drain_hands_back_what_did_not_start_at_once(broker):

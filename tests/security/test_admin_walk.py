@@ -110,7 +110,7 @@ def row(broker):
     made.resume()
     Control.objects.create(name="mail", most=3)
     Alert.objects.create(
-        kind="failing", subject=str(made.pk), name=made.name, text=made.task, told_at=datetime.now(UTC)
+        kind="failing", subject=str(made.pk), name=made.name, text=made.task, reported_at=datetime.now(UTC)
     )
     sync.check_layout(broker)
     sync.full_sweep(broker)
@@ -298,7 +298,7 @@ def test_hostile_texts_are_escaped_on_every_page_and_in_every_message(boss, brok
     sync.check_layout(broker)
     sync.full_sweep(broker)
     Schedule._base_manager.update(declared_key=name)
-    state = {"condition": Condition.PARKED, "condition_reason": text, "last_status": short[:16]}
+    state = {"condition": Condition.BROKEN, "condition_reason": text, "last_status": short[:16]}
     ScheduleState.objects.update_or_create(schedule=row, defaults=state)
     row.changed_by = text
     row.save()

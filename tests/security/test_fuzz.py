@@ -192,7 +192,7 @@ def healed(prefix):
         view = prefix.broker.views([(f"s{row.pk}", row.queue)])[0]
         assert view.point_ms == to_ms(row.recurrence.next_after(due_at))
         assert not view.leased
-    assert ScheduleState.objects.filter(condition="parked").count() == 0
+    assert ScheduleState.objects.filter(condition="broken").count() == 0
     states = dict(Run.objects.filter(origin="job").values_list("pk", "status"))
     assert states == {prefix.jobs[b"JOB"]: "succeeded", prefix.jobs[b"LATER"]: "queued"}
     fresh = tasks.add.enqueue(*JOB[1], **JOB[2])

@@ -56,7 +56,7 @@ def hostile(broker):
     """A prefix in which every name is hostile, and a schedule with such a name."""
     run_burst()
     row = Schedule.objects.create(name=NAMED, task="tests.app.tasks.fail", kind="cron", cron="0 9 * * *")
-    ScheduleState.objects.filter(schedule=row).update(condition="parked", condition_reason=NAMED, failing_streak=3)
+    ScheduleState.objects.filter(schedule=row).update(condition="broken", condition_reason=NAMED, failing_streak=3)
     prefix, now = broker.config.prefix, broker.now_ms()
     broker.client.zadd(f"{prefix}:workers", {HOSTILE: now})
     details = json.dumps({"queues": ["default", HOSTILE.decode("latin-1")], "started": 1})

@@ -36,7 +36,7 @@ OF_LISTS = ("q", "o", "p", "all", "e", "_popup", "_to_field", "_changelist_filte
 OF_PAGES = ("start_0", "start_1", "end_0", "end_1", "_popup", "_changelist_filters", "name", "task")
 #: An action that deletes nothing.
 OF_ACTIONS = {"action": "pause", "reason": "because", "apply": "1"}
-SAID = "NUL and half of a surrogate pair can be in no text here. Nothing was looked for or done."
+SAID = "A text must not contain NUL or half of a surrogate pair. Nothing was changed."
 COMMANDS = ("delayq_worker", "delayq_sync", "delayq_status")
 
 

@@ -68,11 +68,11 @@ class Invariants:
     def _states_agree(self, view):
         for pk, schedule in view.schedules.items():
             rows = view.chains.get(pk, [])
-            decided = [row for row in rows if row.final or row.apart]
+            decided = [row for row in rows if row.final or row.separate]
             last = max((row.until for row in decided), default=None)
             if last != schedule.last_due:
                 raise Broken("the state differs from the ledger", schedule, decided)
-            count = sum(row.apart or row.counted for row in decided)
+            count = sum(row.separate or row.counted for row in decided)
             if count != schedule.run_count:
                 raise Broken("the state counts other runs than the ledger", schedule, decided)
             if any(row.due <= schedule.created for row in rows):
@@ -212,7 +212,7 @@ class Invariants:
         seen = self.world.stage.seen
         for outcome, result in zip(outcomes, results, strict=True):
             seen["recorded" if result == "yes" else "refused"] += 1
-            seen["handed over"] += outcome.run.apart and outcome.run.status == "queued"
+            seen["handed over"] += outcome.run.separate and outcome.run.status == "queued"
             seen["stretch left by an edit"] += outcome.run.reason == "edited"
             seen["poison"] += outcome.run.reason == "poison"
             job = outcome.run.is_job and result == "yes" and not outcome.repeated
@@ -256,7 +256,7 @@ class Invariants:
             run, key = outcome.run, self.world.key_of(outcome.run)
             self.world.stage.seen["taken over"] += run.reclaims > 0
             self.world.stage.seen["shown while it runs"] += run.status == "running" and run.reclaims == 0
-            most = self.counted[key] + (not run.apart or run.is_job or key in self.waited or key in waiting)
+            most = self.counted[key] + (not run.separate or run.is_job or key in self.waited or key in waiting)
             if result == "yes" and run.is_job:
                 item = self.world.wanted[run.result_id]
                 item.keyless = item.keyless or not item.until_end

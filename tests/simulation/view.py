@@ -12,7 +12,7 @@ from .wire import plain
 
 OPEN = ("queued", "running", "retrying")
 RUN = (
-    "id", "schedule_id", "origin", "apart", "due_at", "last_due_at", "status", "attempt", "fence", "reason",
+    "id", "schedule_id", "origin", "separate", "due_at", "last_due_at", "status", "attempt", "fence", "reason",
     "started_at", "claimed_at", "worker", "token", "task", "queue", "backend", "call", "unique_key", "expires_at",
     "created_at", "generation",
 )  # fmt: skip
@@ -47,10 +47,10 @@ class RunRow:
 
     def __init__(self, raw):
         self.raw = raw
-        (self.pk, self.schedule, self.origin, apart, due, last, self.status, self.attempt, self.fence, self.reason,
+        (self.pk, self.schedule, self.origin, separate, due, last, self.status, self.attempt, self.fence, self.reason,
          started, claimed, self.worker, self.token, self.task, self.queue, self.backend, self.call, self.unique_key,
          expires, created, generation) = raw  # fmt: skip
-        self.apart = bool(apart)
+        self.separate = bool(separate)
         self.due = _ms(due)
         self.until = self.due if last is None else _ms(last)
         self.final = self.status not in OPEN
@@ -133,7 +133,7 @@ class View:
 
     def first_missing(self, pk):
         """Return where the chain goes on: its oldest open row, else the first point after all that is decided."""
-        waiting = [row.due for row in self.chains.get(pk, []) if not row.final and not row.apart]
+        waiting = [row.due for row in self.chains.get(pk, []) if not row.final and not row.separate]
         if waiting:  # also before points that an edit, by a clock that is behind, has put before the one that runs
             return min(waiting)
         schedule = self.schedules[pk]

@@ -53,7 +53,7 @@ def test_what_is_not_scheduled_is_shown_beside_what_is(runner):
     assert said(runner.assert_scheduled, "sums") == "'sums' is not scheduled. Schedules: none."
 
 
-def test_paused_and_exhausted_schedules_are_not_scheduled(runner):
+def test_paused_and_finished_schedules_are_not_scheduled(runner):
     schedule = Schedule.objects.get()
     schedule.pause("holidays")
     assert "paused holidays" in said(runner.assert_scheduled, "sums")

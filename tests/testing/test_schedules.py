@@ -118,7 +118,7 @@ def test_others_have_their_turn_while_a_task_takes_its_time(runner):
         ("hourly", "10:00", "10:45"),
         ("other", "11:00", "11:00"),
     ]
-    assert all(run.lag == timedelta(0) for run in runs)
+    assert all(run.latency == timedelta(0) for run in runs)
 
 
 def test_what_is_under_way_at_the_end_goes_on_with_the_next_call(runner):
@@ -171,7 +171,7 @@ def test_intervals_one_offs_and_fixed_delays(runner):
         ("every", "09:40"),
         ("delay", "09:40"),
     ]
-    assert Schedule.objects.get(name="every").state.condition == "exhausted"
+    assert Schedule.objects.get(name="every").state.condition == "finished"
     assert "delay" in {run.schedule_name for run in runner.run_due(NINE + 75 * MINUTE)}
 
 

@@ -5,29 +5,29 @@ from itertools import pairwise
 import pytest
 
 from django_delayq.index import counters
-from django_delayq.index.counters import BOUNDS_MS, LAG, RAN, Counts, decode, field_of, outcomes, percentile
+from django_delayq.index.counters import BOUNDS_MS, LATENCY, RAN, Counts, decode, field_of, outcomes, percentile
 
 KEY = ("points", "default", "app.tasks.one")
 
 
 def test_an_outcome_a_wait_and_a_duration_are_counted_beside_each_other() -> None:
     counts = Counts()
-    counts.add(KEY, "succeeded", lag=0.0015, ran=0.25)
-    counts.add(KEY, "succeeded", lag=0.002, ran=99_999.0)
+    counts.add(KEY, "succeeded", latency=0.0015, ran=0.25)
+    counts.add(KEY, "succeeded", latency=0.002, ran=99_999.0)
     counts.add(KEY, "skipped:missed", 7)
-    buckets = {"lag:2": 2, "lag:us": 3_500, "ran:250": 1, "ran:more": 1, "ran:us": 99_999_250_000}
+    buckets = {"latency:2": 2, "latency:us": 3_500, "ran:250": 1, "ran:more": 1, "ran:us": 99_999_250_000}
     assert counts == {KEY: {"succeeded": 2, "skipped:missed": 7, **buckets}}
     assert outcomes(counts[KEY]) == {"succeeded": 2, "skipped:missed": 7}
 
 
 def test_what_others_have_counted_is_added() -> None:
     one, other = Counts(), Counts()
-    one.add(KEY, "succeeded", lag=1)
-    other.add(KEY, "succeeded", lag=1, ran=1)
+    one.add(KEY, "succeeded", latency=1)
+    other.add(KEY, "succeeded", latency=1, ran=1)
     other.add(("jobs", "mail", "x"), "lost")
     one.merge(other.items())
-    sums = {"lag:us": 2_000_000, "ran:us": 1_000_000}
-    assert one == {KEY: {"succeeded": 2, "lag:1000": 2, "ran:1000": 1, **sums}, ("jobs", "mail", "x"): {"lost": 1}}
+    sums = {"latency:us": 2_000_000, "ran:us": 1_000_000}
+    assert one == {KEY: {"succeeded": 2, "latency:1000": 2, "ran:1000": 1, **sums}, ("jobs", "mail", "x"): {"lost": 1}}
     assert other[KEY]["succeeded"] == 1, "the other one stays as it was"
 
 
@@ -59,8 +59,8 @@ def test_further_tasks_are_counted_as_one_without_a_name(monkeypatch: pytest.Mon
 def test_a_percentile_is_the_bound_of_its_bucket(waits: list[float], share: float, expected: float | None) -> None:
     counts = Counts({KEY: {}})
     for wait in waits:
-        counts.add(KEY, "succeeded", lag=wait)
-    assert percentile(counts[KEY], LAG, share) == expected
+        counts.add(KEY, "succeeded", latency=wait)
+    assert percentile(counts[KEY], LATENCY, share) == expected
     assert percentile(counts[KEY], RAN, share) is None
 
 
@@ -71,7 +71,7 @@ def test_the_bounds_go_from_a_millisecond_to_an_hour_and_about_double() -> None:
 
 
 def test_what_redis_holds_is_read_back_and_garbage_is_left_out() -> None:
-    tally = {"succeeded": 2, "lag:1000": 1}
+    tally = {"succeeded": 2, "latency:1000": 1}
     fields = {field_of(KEY[0], name, KEY[2]): str(number) for name, number in tally.items()}
     names = ("", "points", "points x", "other x a", "points x \0", "points \udc80 a", f"points {'x' * 65} a")
     garbage = dict.fromkeys((*names, f"points x {'x' * 256}"), "1")

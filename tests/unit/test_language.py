@@ -28,7 +28,7 @@ PROSE = {
     r"lag(?:s|ged|ging)?": "latency",
     r"agenda|apart": "the field's word",
     r"helpers?|managers?|utils?|utilit(?:y|ies)": "what it does",
-    r"(?:is|are) none|are no more|is no (?:text|number|instant)": "is not a …, no longer",
+    r"(?:is|are) none of|are no more|is no (?:text|number|instant)": "is not a …, no longer",
 }
 #: Refused as a part of a name, between underscores or capitals.
 NAMES = (

@@ -40,11 +40,11 @@ def command_words(name: str, args: Sequence[Any]) -> list[str]:
 
 def helps() -> str:
     """Return a line with name and help for each command that may be scheduled, if it can be loaded."""
-    said = []
+    lines = []
     for name in conf.get_config().commands:
         with suppress(InvalidArguments):
-            said.append(f"{name}: {' '.join(str(_load(name).help).split())}")
-    return "\n".join(said)
+            lines.append(f"{name}: {' '.join(str(_load(name).help).split())}")
+    return "\n".join(lines)
 
 
 def find_refusal(args: Sequence[Any]) -> str | None:
@@ -63,7 +63,7 @@ def _load(name: Any) -> BaseCommand:
         known = f"; it has {', '.join(allowed)}" if allowed else ""
         raise InvalidArguments(
             f"The command {name!r} may not be scheduled: DELAYQ['COMMANDS'] does not name it{known}.{hint} Add "
-            "it there, for web processes and workers, if whoever edits schedules may run it with any arguments."
+            "it there, for web processes and workers, if users who edit schedules may run it with any arguments."
         )
     commands = get_commands()
     if name not in commands:

@@ -23,11 +23,11 @@ class Command(DelayQCommand):
         words = parser.add_subparsers(dest="word", metavar="pause | resume | limit")
         pause = words.add_parser("pause", help="Start nothing of it; what runs goes on, and nothing is lost.")
         resume = words.add_parser("resume", help="Let it go on.")
-        limit = words.add_parser("limit", help="Let so many of a queue run at a time.")
+        limit = words.add_parser("limit", help="Limit the number of tasks of a queue that run at a time.")
         for parsed in (pause, resume):
             parsed.add_argument("name", help="A queue, or with --task the path of a task.")
             parsed.add_argument("--task", action="store_true", help="It is a task.")
-        pause.add_argument("--reason", default="", help="Shown wherever it matters.")
+        pause.add_argument("--reason", default="", help="Shown to users as the reason.")
         pause.add_argument("--until", metavar="TIME", help="Then it goes on: '2026-11-21 09:00', or 09:00 for today.")
         limit.add_argument("name", help="A queue.")
         limit.add_argument("most", help="A number, or none for any number.")
@@ -40,7 +40,7 @@ class Command(DelayQCommand):
         except ValueError as error:  # of a time, or an action
             raise CommandError(str(error)) from error
         for row in rows:
-            self.stdout.write(plain(f"{row}: {row.standing or 'nothing is held back'}."))
+            self.stdout.write(plain(f"{row}: {row.restrictions or 'nothing is held back'}."))
         if not rows:
             self.stdout.write("Nothing is held back.")
 

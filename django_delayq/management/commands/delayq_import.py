@@ -79,8 +79,8 @@ class Command(DelayQCommand):
         entries = read(options["source"], importing.Options(options["timezone"], options["system"]))
         steps = importing.take_over(entries, choices)
         if options["json"]:
-            told = {"origin": choices.origin, "written": choices.write, "entries": list(map(_as_json, steps))}
-            self.stdout.write(json.dumps(told))
+            report = {"origin": choices.origin, "written": choices.write, "entries": list(map(_as_json, steps))}
+            self.stdout.write(json.dumps(report))
         else:
             for line in _table(steps, written=choices.write):
                 self.stdout.write(plain(hide_secrets(line)))

@@ -44,8 +44,8 @@ class Command(DelayQCommand):
     def _print(self, counts: Counter[tuple[str, str]], left: int, *, dry_run: bool, as_json: bool) -> None:
         if as_json:
             by = [{"task": task, "status": status, "runs": count} for (task, status), count in sorted(counts.items())]
-            told = {"deleted": counts.total(), "left": left, "dry_run": dry_run, "by": by}
-            self.stdout.write(json.dumps(told))
+            report = {"deleted": counts.total(), "left": left, "dry_run": dry_run, "by": by}
+            self.stdout.write(json.dumps(report))
             return
         for (task, status), count in sorted(counts.items()):
             self.stdout.write(plain(f"{count:>11,} {status:<9}  {task}"))

@@ -14,7 +14,7 @@ from django.db import Error
 
 from django_delayq import conf, ledger
 from django_delayq.calls.validators import is_storable
-from django_delayq.index.counters import LAG, by_queue, outcomes, percentile
+from django_delayq.index.counters import LATENCY, by_queue, outcomes, percentile
 from django_delayq.models import Control, Schedule
 from django_delayq.monitoring import alerts, explain
 from django_delayq.monitoring.database_side import MOST_COUNTED, Named
@@ -54,20 +54,20 @@ class Command(BaseCommand):
         parser.add_argument("--next", metavar="N", type=int, help="With NAME: list the next N due times.")
         parser.add_argument("--json", action="store_true", help="Print one JSON object.")
         parser.add_argument(
-            "--max-lag",
+            "--max-wait",
             metavar="SECONDS",
             type=float,
             default=60.0,
             help="An entry that has been due for longer is a problem (default 60).",
         )
         parser.add_argument(
-            "--timeout", metavar="SECONDS", type=float, default=2.0, help="Answer within so long (default 2)."
+            "--timeout", metavar="SECONDS", type=float, default=2.0, help="Answer within this time (default 2)."
         )
         parser.add_argument(
             "--alert",
             action="store_true",
-            help="Also do what workers do of DELAYQ['ALERTS']: note what is wrong and have it told; where no worker "
-            "serves the queue of these messages, send them. For cron: give it every minute.",
+            help="Also check and send the alerts of DELAYQ['ALERTS'], as workers do; if no worker "
+            "serves the queue of the messages, send them. For cron, every minute.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -77,14 +77,14 @@ class Command(BaseCommand):
             return
         if options["at"] is not None or options["next"] is not None:
             raise CommandError("--at and --next need the name of a schedule.")
-        if not options["max_lag"] >= 0:
-            raise CommandError(f"--max-lag is zero or more, not {options['max_lag']:g}.", returncode=2)
+        if not options["max_wait"] >= 0:
+            raise CommandError(f"--max-wait is zero or more, not {options['max_wait']:g}.", returncode=2)
         if not 0.1 <= options["timeout"] <= 600:
             raise CommandError(f"--timeout is from 0.1 to 600, not {options['timeout']:g}.", returncode=2)
         try:
             if not conf.get_config().mirror:
                 raise CommandError(f"{conf.why_no_redis()}: this process touches no Redis.", returncode=2)
-            snapshot = take_snapshot_within(options["timeout"], max_lag=options["max_lag"])
+            snapshot = take_snapshot_within(options["timeout"], max_wait=options["max_wait"])
         except ImproperlyConfigured as error:
             raise CommandError(str(error), returncode=2) from error
         if options["alert"]:
@@ -99,12 +99,12 @@ class Command(BaseCommand):
 
     def _alert(self) -> None:
         if conf.get_config().alerts is None:
-            raise CommandError("DELAYQ['ALERTS'] says nothing: nobody is to be told.", returncode=2)
+            raise CommandError("DELAYQ['ALERTS'] is not set, so no alert can be sent.", returncode=2)
         try:
             for failure in alerts.deliver_pending(alerts.look_now()):
                 self.stderr.write(plain(f"Not sent: {failure}"))
         except (Error, ImproperlyConfigured) as error:
-            self.stderr.write(plain(f"Nobody can be told now: {redact_text(str(error).strip())}"))
+            self.stderr.write(plain(f"Alerts cannot be sent now: {redact_text(str(error).strip())}"))
 
     def _print(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -156,18 +156,18 @@ def as_lines(snapshot: Snapshot) -> list[str]:
     lines = lines or ["All is well."]
     if redis is not None:
         servers = [f"{each.name} {each.version}".strip() for each in redis.servers]
-        lines.append(f"Redis: {', '.join(filter(None, servers)) or 'does not tell about itself'}")
+        lines.append(f"Redis: {', '.join(filter(None, servers)) or 'reports no details'}")
         lines.append(f"Workers: {len(redis.live)} live, {len(redis.workers) - len(redis.live)} silent")
         lines += map(_format_queue, redis.queues)
-    if compared is not None and compared.drift is not None:
-        lines.append(f"Drift: {'at least ' if compared.drift.capped else ''}{compared.drift.total}")
-    lines += [f"Held back: {row}: {row.standing}" for row in snapshot.held_back or ()]
+    if compared is not None and compared.differences is not None:
+        lines.append(f"Differences: {'at least ' if compared.differences.capped else ''}{compared.differences.total}")
+    lines += [f"Held back: {row}: {row.restrictions}" for row in snapshot.held_back or ()]
     if snapshot.vendor:
         runs, failed = snapshot.open_runs, snapshot.failed_jobs
         counts = NOT_COUNTED if runs is None else ", ".join(f"{name} {_number(count)}" for name, count in runs.items())
         lines += [
             f"Database: {ledger.database()} ({snapshot.vendor})",
-            f"Parked: {_named(states.parked if states else None)}",
+            f"Broken: {_named(states.broken if states else None)}",
             f"Failing: {_named(states.failing if states else None)}",
             f"Refused: {_named(snapshot.refused)}",
             f"Open runs: {counts}, failed jobs {_number(None if failed is None else sum(failed.values()))}",
@@ -198,11 +198,11 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
     than the maximum".
     """
     redis, compared, states, failed = snapshot.redis, snapshot.comparison, snapshot.states, snapshot.failed_jobs
-    drift, pruned = compared.drift if compared is not None else None, snapshot.pruned
+    differences, pruned = compared.differences if compared is not None else None, snapshot.pruned
     database = {
         "alias": ledger.database(),
         "vendor": snapshot.vendor,
-        "parked": states and asdict(states.parked),
+        "broken": states and asdict(states.broken),
         "failing": states and asdict(states.failing),
         "refused": snapshot.refused and asdict(snapshot.refused),
         "open_runs": snapshot.open_runs,
@@ -220,7 +220,7 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
         "redis": redis and list(map(asdict, redis.servers)),
         "workers": redis and [{**asdict(worker), "live": worker.live} for worker in redis.workers],
         "shards": redis and list(map(asdict, redis.shards)),
-        "drift": drift and {**asdict(drift), "total": drift.total},
+        "differences": differences and {**asdict(differences), "total": differences.total},
         "stale_edits": compared and compared.stale_edits,
         "database": database if snapshot.vendor else None,
         "unknown_tasks": snapshot.unknown_tasks and asdict(snapshot.unknown_tasks),
@@ -236,8 +236,8 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
 def _last_hour(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
     """Yield the counts of each queue and kind; waits are in seconds."""
     for (queue, kind), tally in sorted(by_queue(sum_rows(snapshot.rows or ())).items()):
-        lag = {f"p{share}": percentile(tally, LAG, share / 100) for share in (50, 95, 99)}
-        yield {"queue": queue, "kind": kind, "outcomes": outcomes(tally), "lag": lag}
+        latency = {f"p{share}": percentile(tally, LATENCY, share / 100) for share in (50, 95, 99)}
+        yield {"queue": queue, "kind": kind, "outcomes": outcomes(tally), "latency": latency}
 
 
 def _held_back(row: Control) -> dict[str, Any]:

@@ -74,8 +74,8 @@ class Command(DelayQCommand):
         problems = [each.message for each in judge_unnamed(find_unnamed(read_used()["queue"]), read_redis(broker))]
         if options["json"]:
             also["problems"] = problems
-            told = {"checked": report.checked, "changed": len(report.lines), "dry_run": options["dry_run"], **also}
-            self.stdout.write(json.dumps({**told, "lines": report.lines}))
+            summary = {"checked": report.checked, "changed": len(report.lines), "dry_run": options["dry_run"], **also}
+            self.stdout.write(json.dumps({**summary, "lines": report.lines}))
             return
         most = len(report.lines) if options["verbosity"] > 1 else MOST_LINES
         for line in report.lines[:most]:

@@ -64,7 +64,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--processes",
             type=_parse_count,
-            help="So many workers, each with its own threads; who ends is started again.",
+            help="Number of worker processes, each with its own threads; one that ends is started again.",
         )
         parser.add_argument("--burst", action="store_true", help="Run what is due now, then exit.")
         parser.add_argument("--max-runs", type=_parse_count, help="End a process after this many runs.")

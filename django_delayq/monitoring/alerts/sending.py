@@ -54,7 +54,7 @@ def deliver(key: str, what: str, channel: str) -> bool:
     row, name = rows.first(), f"{what} {channel}"
     if alerts is None or channel not in alerts.channels or row is None or name in row.sent:
         return False
-    if (row.told_at if what == Alert.OPENED else row.recovered_at) is None:
+    if (row.reported_at if what == Alert.OPENED else row.recovered_at) is None:
         return False
     CHANNELS[channel](row, what, alerts)
     for pause in (*NOTE_PAUSES_SECONDS, 0.0):
@@ -101,7 +101,7 @@ def _send_mail(row: Alert, what: str, alerts: AlertSettings) -> None:
     word = _("Alert") if what == Alert.OPENED else _("Recovered")
     lines = [row.text, "", _("Since %(time)s.") % {"time": f"{row.since:%Y-%m-%d %H:%M:%S} UTC"}]
     if what == Alert.RECOVERED:
-        lines = [_("This is over, since %(time)s:") % {"time": f"{row.gone_at:%Y-%m-%d %H:%M:%S} UTC"}, "", *lines]
+        lines = [_("Recovered, since %(time)s:") % {"time": f"{row.gone_at:%Y-%m-%d %H:%M:%S} UTC"}, "", *lines]
     domain = parseaddr(sender)[1].rpartition("@")[2] or "localhost"
     headers = {"Message-ID": f"<{row.pk}.{what}@{domain}>", "Auto-Submitted": "auto-generated"}
     subject = " ".join(f"{prefix}{word}: {row}".split())
@@ -126,7 +126,7 @@ def _body(row: Alert, what: str) -> dict[str, Any]:
     over = what == Alert.RECOVERED
     return {
         "type": f"alert.{what}",
-        "timestamp": _iso(row.recovered_at if over else row.told_at),
+        "timestamp": _iso(row.recovered_at if over else row.reported_at),
         "data": {
             "alert": str(row.pk),
             "kind": row.kind,

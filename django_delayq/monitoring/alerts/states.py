@@ -2,14 +2,14 @@
 
 Note [Kinds of alerts]
 A schedule has failed FAILURES times in a row (`failing`), has not succeeded in time (`late`), names an unknown task
-(`unknown_task`), or its next point cannot be computed (`parked`). A queue has failed jobs (`failed_jobs`). All other
+(`unknown_task`), or its next point cannot be computed (`broken`). A queue has failed jobs (`failed_jobs`). All other
 kinds are codes of what is wrong in a snapshot, for a queue or for everything; its problems that sum up schedules are
 replaced by an alert for each schedule. Each kind has alerts for at most MOST schedules at a time; one more alert says
 that there are others. A schedule with an alert keeps it until it has recovered.
 
-Note [Once each way]
-An alert opens when two checks, `EVERY` seconds apart, have found its condition, and recovers when two have not: what
-passes within seconds sends no message. The winner of a change creates the delivery jobs in the same transaction.
+Note [One message per change]
+An alert opens when two checks in a row have found its condition, and recovers when two have not, so that a condition
+of a few seconds sends no message. The winner of a change creates the delivery jobs in the same transaction.
 
 Note [Unknown states stay unchanged]
 While Redis does not answer, or a shard is being rebuilt after a flush, its data is not evidence. Then conditions judged
@@ -63,7 +63,7 @@ def find_conditions(snapshot: Snapshot, known: Mapping[str, list[int]]) -> Itera
         yield from fresh[:room]
         if len(fresh) > room:
             text = _(
-                "More than %(count)d schedules have this problem (%(kind)s); the others are not told of one by one."
+                "More than %(count)d schedules have this problem (%(kind)s); the others have no alerts of their own."
             )
             yield Problem(kind, text % {"count": MOST, "kind": kind})
 
@@ -71,10 +71,8 @@ def find_conditions(snapshot: Snapshot, known: Mapping[str, list[int]]) -> Itera
 def _of_failed_jobs(failed: Mapping[str, int]) -> Iterator[Problem]:
     for queue, count in sorted(failed.items()):
         text = ngettext(
-            "Queue %(queue)s has %(count)d failed job. Look at it in the admin, among the failures, and retry or "
-            "delete it.",
-            "Queue %(queue)s has %(count)d failed jobs. Look at them in the admin, among the failures, and retry or "
-            "delete them.",
+            "Queue %(queue)s has %(count)d failed job. Retry or delete it in the admin, under Failures.",
+            "Queue %(queue)s has %(count)d failed jobs. Retry or delete them in the admin, under Failures.",
             count,
         )
         yield Problem("failed_jobs", text % {"queue": queue, "count": count}, queue=queue)
@@ -92,10 +90,10 @@ def _find_failing(most: int, among: Collection[int] | None) -> list[Problem]:
     return found
 
 
-def _find_parked(most: int, among: Collection[int] | None) -> list[Problem]:
-    text = _("%(name)s is parked: its next due point cannot be computed. %(reason)s")
-    rows = _find(most, among, condition=Condition.PARKED)
-    return [_problem("parked", row, text, reason=row.state.condition_reason) for row in rows]
+def _find_broken(most: int, among: Collection[int] | None) -> list[Problem]:
+    text = _("%(name)s is broken: its next due time cannot be computed. %(reason)s")
+    rows = _find(most, among, condition=Condition.BROKEN)
+    return [_problem("broken", row, text, reason=row.state.condition_reason) for row in rows]
 
 
 def _find_unknown(most: int, among: Collection[int] | None) -> list[Problem]:
@@ -103,7 +101,7 @@ def _find_unknown(most: int, among: Collection[int] | None) -> list[Problem]:
         task__in=find_unknown_tasks(read_used()["task"])
     )
     rows = (rows if among is None else rows.filter(pk__in=among)).order_by("task")[:MOST_UNKNOWN]
-    text = _("%(name)s names the task %(task)s, which no installed app has, and none of its points runs.")
+    text = _("%(name)s uses the task %(task)s, which no installed app has, and does not run.")
     return [_problem("unknown_task", row, text) for row in rows if row.enabled][:most]
 
 
@@ -117,7 +115,7 @@ def _find_late(most: int, among: Collection[int] | None) -> list[Problem]:
 
 #: By kind: finds up to a number of schedules, all or those with these primary keys.
 FINDERS: dict[str, Callable[[int, Collection[int] | None], list[Problem]]] = {
-    "failing": _find_failing, "late": _find_late, "unknown_task": _find_unknown, "parked": _find_parked,
+    "failing": _find_failing, "late": _find_late, "unknown_task": _find_unknown, "broken": _find_broken,
 }  # fmt: skip
 
 
@@ -141,7 +139,7 @@ Key = tuple[str, str]
 
 
 def look_now() -> Snapshot:
-    """Take a snapshot and update all alerts; see Note [Once each way]. Concurrent calls are safe.
+    """Take a snapshot and update all alerts; see Note [One message per change]. Concurrent calls are safe.
 
     After a DatabaseError, the next check makes the missing changes.
 
@@ -193,18 +191,18 @@ def _follow(rows: Mapping[Key, Alert], seen: Mapping[Key, Problem], snapshot: Sn
         if key in seen:
             if row.gone_at is not None:
                 own.update(gone_at=None)
-            elif row.told_at is None and row.since <= held:
-                _tell(row, Alert.OPENED, {"told_at": now, "text": seen[key].message}, alerts)
+            elif row.reported_at is None and row.since <= held:
+                _announce_change(row, Alert.OPENED, {"reported_at": now, "text": seen[key].message}, alerts)
         elif _is_known(snapshot, row.kind, row.queue):
-            if row.told_at is None:
-                own.filter(told_at=None).delete()
+            if row.reported_at is None:
+                own.filter(reported_at=None).delete()
             elif row.gone_at is None:
                 own.filter(gone_at=None).update(gone_at=now)
             elif row.gone_at <= held:
-                _tell(row, Alert.RECOVERED, {"recovered_at": now, "is_open": None}, alerts)
+                _announce_change(row, Alert.RECOVERED, {"recovered_at": now, "is_open": None}, alerts)
 
 
-def _tell(row: Alert, what: str, values: dict[str, Any], alerts: AlertSettings) -> None:
+def _announce_change(row: Alert, what: str, values: dict[str, Any], alerts: AlertSettings) -> None:
     task = find_jobs(alerts)
     with transaction.atomic(using=ledger.database()):
         _write_change(row, what, values, task, alerts)
@@ -213,15 +211,15 @@ def _tell(row: Alert, what: str, values: dict[str, Any], alerts: AlertSettings) 
 def _write_change(row: Alert, what: str, values: dict[str, Any], task: Any, alerts: AlertSettings) -> None:
     using = ledger.database()
     rows = Alert.objects.using(using).open().filter(pk=row.pk)
-    rows = rows.filter(told_at=None) if what == Alert.OPENED else rows.filter(gone_at=row.gone_at)
+    rows = rows.filter(reported_at=None) if what == Alert.OPENED else rows.filter(gone_at=row.gone_at)
     if not rows.update(**values):
         return
     for name, value in values.items():
         setattr(row, name, value)
     if task is not None:
         task.enqueue_many(((str(row.pk), what, channel), {}) for channel in alerts.channels)
-    tell = partial(send, alert_changed, "alert_changed", sender=Alert, alert=row, what=what)
-    transaction.on_commit(tell, using=using, robust=True)
+    announce = partial(send, alert_changed, "alert_changed", sender=Alert, alert=row, what=what)
+    transaction.on_commit(announce, using=using, robust=True)
 
 
 def find_jobs(alerts: AlertSettings) -> Any:

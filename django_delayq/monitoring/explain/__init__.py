@@ -5,7 +5,7 @@ Uses the definition, the ledger and Redis. If Redis is down, the explanation say
 
 from .moment import Moment, parse_moment
 from .point import explain_point
-from .standing import counts_from_finish, describe_recurrence, explain_job, explain_state, find_job, list_next
+from .situation import counts_from_finish, describe_recurrence, explain_job, explain_state, find_job, list_next
 
 __all__ = [
     "Moment", "counts_from_finish", "describe_recurrence", "explain_job", "explain_point", "explain_state", "find_job",

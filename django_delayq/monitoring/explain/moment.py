@@ -54,7 +54,9 @@ def parse_moment(text: str, zone_name: str, now: datetime) -> Moment:
             return Moment(first, first + width)
         return _in_zone(found, zone_name, zone, width)
     except OverflowError:
-        raise ValueError(_("%(text)s is beyond the calendar.") % {"text": typed[:64]}) from None
+        raise ValueError(
+            _("%(text)s is outside the calendar. Write a year from 1 to 9999.") % {"text": typed[:64]}
+        ) from None
 
 
 def _in_zone(wall: datetime, name: str, zone: tzinfo, width: timedelta) -> Moment:
@@ -63,14 +65,12 @@ def _in_zone(wall: datetime, name: str, zone: tzinfo, width: timedelta) -> Momen
     notes = []
     shown = {"time": f"{wall:%Y-%m-%d %H:%M:%S}", "zone": name}
     if first.astimezone(zone).replace(tzinfo=None, fold=0) != wall:
-        notes.append(_("%(time)s does not exist in %(zone)s: the clock jumps over it.") % shown)
+        notes.append(_("%(time)s does not exist in %(zone)s: the clock skips it.") % shown)
         start = from_seconds(stretch(zone, seconds(first))[0])
         if start is not None:  # a run for the skipped time starts right after the jump
             return Moment(start, start + max(width, timedelta(minutes=1)), tuple(notes))
     elif local.replace(fold=1).utcoffset() != local.utcoffset():
         later = local.replace(fold=1)
         shown["other"] = later.astimezone(zone).isoformat(timespec="seconds")
-        notes.append(
-            _("%(time)s comes twice in %(zone)s. This is about the first; for the second write %(other)s.") % shown
-        )
+        notes.append(_("%(time)s occurs twice in %(zone)s. This is the first; for the second write %(other)s.") % shown)
     return Moment(first, first + width, tuple(notes))

@@ -12,42 +12,49 @@ from ...text import redact_text
 #: Why a run has not succeeded and what to change, by status or by status and reason.
 WHY: dict[Status | tuple[Status, str], str] = {
     Status.QUEUED: gettext_noop("It waits in queue %(queue)s for a worker."),
-    Status.RUNNING: gettext_noop("It runs now, or its worker died; then another takes over when the lease ends."),
-    Status.RETRYING: gettext_noop("The last attempt failed; it is tried again, %(most)d times in all."),
+    Status.RUNNING: gettext_noop(
+        "It is running, or its worker died; then another worker takes over when the lease ends."
+    ),
+    Status.RETRYING: gettext_noop("The last attempt failed. It is retried, up to %(most)d attempts."),
     (Status.SKIPPED, "overlap"): gettext_noop(
-        "The schedule was still busy with an earlier run when it came due, and the policy for overlap skips then. "
-        "To run it afterwards set overlap to queue_one or queue_all, to run it beside the other to allow; or make "
-        "the interval longer than the task takes."
+        "The schedule was still busy with an earlier run, and its overlap policy skips. To run "
+        "it afterwards, set overlap to queue_one or queue_all; to run both at once, set allow; "
+        "or make the interval longer than the task."
     ),
     (Status.SKIPPED, "missed"): gettext_noop(
-        "No worker took it in time: none was alive or free, or somebody had paused its queue or task. The policy for "
-        "missed points leaves such a one out. To run every missed point set missed to all; to take a late one for "
-        "punctual make grace longer."
+        "No worker was free in time, or the queue or task was paused, and the policy for missed "
+        "due times skips. To run every missed due time, set missed to all; to accept later "
+        "starts, make grace longer."
     ),
     (Status.SKIPPED, "catch_up_window"): gettext_noop(
-        "It was older than the catch-up window when a worker came. To run older points make catch_up_window longer "
-        "or leave it empty."
+        "It was older than the catch-up window when a worker was free. To run older due times, "
+        "make catch_up_window longer or empty."
     ),
     (Status.SKIPPED, "max_catch_up"): gettext_noop(
-        "More points were missed than max_catch_up (%(most)d) allows; only the newest of them ran. To run more, "
-        "raise it."
+        "More due times were missed than max_catch_up (%(most)d) permits; only the newest ran. "
+        "To run more, increase it."
     ),
     (Status.SKIPPED, "edited"): gettext_noop(
-        "The definition was changed before this was decided; only points after the change count. Nothing is to be "
-        "changed; run now makes up for it."
+        "The definition was changed before this started; only due times after the change count. "
+        "To run it anyway, use “Run now”."
     ),
-    (Status.SKIPPED, "paused"): gettext_noop("The schedule was paused before this started. Run now makes up for it."),
+    (Status.SKIPPED, "paused"): gettext_noop(
+        "The schedule was paused before this started. To run it anyway, use “Run now”."
+    ),
     (Status.FAILED, "paused"): gettext_noop("The schedule was paused while this waited for its next attempt."),
-    (Status.LOST, "paused"): gettext_noop("Its worker vanished, and the schedule was paused before another took over."),
+    (Status.LOST, "paused"): gettext_noop(
+        "Its worker died, and the schedule was paused before another worker took over."
+    ),
     (Status.FAILED, "catch_up_window"): gettext_noop(
         "Its next attempt came after the catch-up window. Make catch_up_window longer or backoff shorter."
     ),
     (Status.LOST, "catch_up_window"): gettext_noop(
-        "Its worker vanished, and the catch-up window had passed before another took over."
+        "Its worker died, and the catch-up window had passed before another worker took over."
     ),
     (Status.LOST, "poison"): gettext_noop(
-        "Every worker that ran it died or lost its lease, so it was given up after three take-overs. Look for what "
-        "kills the worker: memory, a crash in native code, a task that blocks the whole process."
+        "Each worker that ran it died or lost its lease, so it was given up after three "
+        "take-overs. Check what kills the worker: memory, a crash in native code, or a task that "
+        "blocks the process."
     ),
 }
 
@@ -86,12 +93,12 @@ def _headline(run: Run, zone: tzinfo) -> str:
     if run.last_due_at is not None:
         values["last"] = format_instant(run.last_due_at, zone)
         if not run.points:
-            return _("%(due)s to %(last)s: %(status)s, an unknown number of points in one row.") % values
-        return _("%(due)s to %(last)s: %(status)s, %(points)d points in one row.") % values
+            return _("%(due)s to %(last)s: %(status)s, an unknown number of due times in one row.") % values
+        return _("%(due)s to %(last)s: %(status)s, %(points)d due times in one row.") % values
     if run.origin in (Origin.DUE, Origin.JOB):
         return _("%(due)s: %(status)s.") % values
     values["origin"] = Origin(run.origin).label
-    return _("%(due)s: %(status)s (%(origin)s: ordered by a person).") % values
+    return _("%(due)s: %(status)s (%(origin)s, started by a user).") % values
 
 
 def _figures(run: Run, zone: tzinfo) -> list[str]:
@@ -104,8 +111,8 @@ def _figures(run: Run, zone: tzinfo) -> list[str]:
     parts = []
     if run.attempt:
         parts.append(ngettext("%(count)d attempt", "%(count)d attempts", run.attempt) % {"count": run.attempt})
-    if run.lag is not None:
-        parts.append(_("lag %(lag)s") % {"lag": format_span(run.lag)})
+    if run.latency is not None:
+        parts.append(_("latency %(latency)s") % {"latency": format_span(run.latency)})
     if run.duration is not None:
         parts.append(_("took %(duration)s") % {"duration": format_span(run.duration)})
     if run.reclaims:
@@ -121,8 +128,8 @@ def _why(run: Run, most: int) -> str:
     if status == Status.SUCCEEDED and run.reason == REASON_HANDED_OVER:
         found = run.result if isinstance(run.result, dict) else {}
         return _(
-            "Handed over to the TASKS backend %(backend)s, which accepted it as result %(result)s. What became of it "
-            "is told there: look at that result, and whether workers of that backend run."
+            "Handed over to the TASKS backend %(backend)s, which accepted it as result %(result)s. "
+            "For its outcome, see that result, and check that workers of that backend run."
         ) % {"backend": found.get("backend"), "result": found.get("result_id")}
     sentence = WHY.get(status) or WHY.get((status, run.reason))
     if sentence is None:

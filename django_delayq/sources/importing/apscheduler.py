@@ -1,7 +1,7 @@
 """APScheduler 3: the jobs of a scheduler object and of its stores.
 
 Note [Pickled stores]
-Stores hold pickles, which only APScheduler's own store opens, as at each start of the scheduler. It is asked for one
+Stores hold pickles, which only APScheduler's own store opens, as at each start of the scheduler. It returns one
 job at a time, because `get_all_jobs` deletes jobs whose function cannot be imported. The scheduler is never started,
 because a start writes the jobs of the code to the store.
 

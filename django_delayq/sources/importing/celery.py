@@ -86,7 +86,7 @@ def _set_schedule(entry: Entry, schedule: Any, zone: str, *, relative: bool = Fa
     else:
         raise Refused(f"A schedule of the class {type(schedule).__name__} is not known here.")
     if every <= timedelta(0):
-        raise Refused(f"An interval of {every} is none: give it a length.")
+        raise Refused(f"An interval of {every} has no length: give it one.")
     entry.set_every(every)
     if relative:
         entry.notes.append("relative: Celery rounds to whole units of its clock, this interval does not")

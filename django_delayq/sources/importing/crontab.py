@@ -83,7 +83,7 @@ def _split(line: str, system: bool) -> tuple[str, str]:
     count = 1 if text.startswith("@") else 5
     parts = re.split("[ \t]+", text, maxsplit=count + system)
     if len(parts) <= count + system or not parts[-1]:
-        form = "user form; --system tells that it has a column for the user" if not system else "system form"
+        form = "user form; --system means that it has a column for the user" if not system else "system form"
         raise Refused(f"This line is no entry of a crontab in {form}.")
     when = " ".join(parts[:count])
     if when == "@reboot":

@@ -99,7 +99,7 @@ def load(source: str, what: str, *attributes: str) -> Any:
         found = pkgutil.resolve_name(source)
     except (ImportError, AttributeError, ValueError) as error:
         raise UnreadableSource(
-            f"Give the dotted path to a {what}, or to a function that returns one; {source!r} is none: {error}"
+            f"Give the dotted path to a {what}, or to a function that returns one; {source!r} is invalid: {error}"
         ) from error
     found = found() if inspect.isroutine(found) else found
     if not any(hasattr(found, name) for name in attributes):

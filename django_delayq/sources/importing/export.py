@@ -48,5 +48,5 @@ def _fill(entry: Entry, line: str) -> None:
     try:
         entry.values = from_json(stored)
     except (ValidationError, TypeError, ValueError) as error:
-        raise Refused(f"A value is none of its field: {error}") from None
+        raise Refused(f"A value does not fit its field: {error}") from None
     entry.args, entry.kwargs = entry.values.pop("args"), entry.values.pop("kwargs")

@@ -2,8 +2,8 @@
 
 Note [Whose schedule]
 The last line of an imported schedule's description has its origin and a fingerprint of everything else that was
-written. If the fingerprint still matches, nobody has edited the schedule, and it follows its origin; otherwise it stays
-unchanged. Users own the switch from the start; `enable` enables only schedules that an import has disabled.
+written. If the fingerprint still matches, no user has edited the schedule, and it follows its origin;
+otherwise it stays unchanged. Users own the switch from the start; `enable` enables only schedules that an import has disabled.
 
 Note [Equal names]
 Several lines of a crontab may have the same command, and their sequence means nothing: lines are removed and swapped.
@@ -143,7 +143,7 @@ def _read_values(entry: Entry, choices: Choices) -> dict[str, Any]:
     blank = values_of(Schedule())
     values = {**blank, **entry.values, "task": task, "args": args, "kwargs": kwargs}
     if values["queue"] not in conf.get_config().queues:
-        entry.notes.append(f"queue {values['queue']!r} is none of DELAYQ['QUEUES']: {blank['queue']!r} takes its place")
+        entry.notes.append(f"queue {values['queue']!r} is not in DELAYQ['QUEUES']: {blank['queue']!r} takes its place")
         values["queue"] = blank["queue"]
     if choices.disabled and values["enabled"]:
         values |= {"enabled": False, "pause_reason": choices.pause_reason}

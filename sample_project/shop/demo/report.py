@@ -13,7 +13,7 @@ from django_delayq.models import Condition, Run, Schedule, Status
 ROUNDING = timedelta(milliseconds=1)
 #: The latest at which a fixed delay's next point may be seen in the ledger's times.
 SLACK = timedelta(seconds=1)
-COLUMNS = ("due", "succeeded", "failed", "skipped", "lost", "open", "lag p50", "lag p99")
+COLUMNS = ("due", "succeeded", "failed", "skipped", "lost", "open", "latency p50", "latency p99")
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Line:
     outcomes: Counter[str] = field(default_factory=Counter)
     missing: list[datetime] = field(default_factory=list)
     unfinished: list[datetime] = field(default_factory=list)
-    lags_ms: list[float] = field(default_factory=list)
+    latencies_ms: list[float] = field(default_factory=list)
 
     @property
     def due(self) -> int:
@@ -46,7 +46,7 @@ class Report:
             total.outcomes += line.outcomes
             total.missing += line.missing
             total.unfinished += line.unfinished
-            total.lags_ms += line.lags_ms
+            total.latencies_ms += line.latencies_ms
         return total
 
     @property
@@ -71,7 +71,7 @@ class Report:
         rule = "─" * (width + len(COLUMNS) * 11)
         rows = [_row("schedule", width, COLUMNS), rule]
         rows += [_row(line.name, width, _figures(line)) for line in lines]
-        return "\n".join([*rows, rule, _row("all", width, _figures(self.total)), "(lag: claimed − due, in ms)"])
+        return "\n".join([*rows, rule, _row("all", width, _figures(self.total)), "(latency: claimed − due, in ms)"])
 
 
 def judge(start: datetime, end: datetime) -> Report:
@@ -97,10 +97,10 @@ def _line(schedule: Schedule, runs: Sequence[Run], start: datetime, end: datetim
     for run in unseen.values():  # a fixed delay, or a definition that has been edited since
         line.outcomes[run.status] += 1
     line.unfinished = [run.due_at for run in runs if Status(run.status).is_open]
-    line.lags_ms = [
-        run.lag / timedelta(milliseconds=1)
+    line.latencies_ms = [
+        run.latency / timedelta(milliseconds=1)
         for run in runs
-        if run.lag is not None and run.status in (Status.SUCCEEDED, Status.FAILED)
+        if run.latency is not None and run.status in (Status.SUCCEEDED, Status.FAILED)
     ]
     return line
 
@@ -144,7 +144,7 @@ def _figures(line: Line) -> tuple[str, ...]:
     counts = [line.outcomes[status] for status in ("succeeded", "failed", "skipped", "lost")]
     unfinished = line.due - sum(counts)
     return tuple(
-        map(str, [line.due, *counts, unfinished, *(_percentile(line.lags_ms, share) for share in (0.5, 0.99))])
+        map(str, [line.due, *counts, unfinished, *(_percentile(line.latencies_ms, share) for share in (0.5, 0.99))])
     )
 
 

@@ -22,13 +22,13 @@ def posted(client, url, data=None):
 
 def test_what_is_added_edited_and_deleted_in_the_admin_is_there_at_once_and_redis_follows(broker, boss):
     response = posted(boss, ADD, fields())
-    assert not any("not yet mirrored" in text for text in texts(response))
+    assert not any("not in Redis yet" in text for text in texts(response))
     row = Schedule.objects.get()
     assert row._state.db == "schedules"
     assert mirrored(broker, row)
     assert b"0 9 * * *" in boss.get(change_url(row)).content
     response = posted(boss, change_url(row), fields(cron="7 * * * *", seen=str(row.generation)))
-    assert not any("not yet mirrored" in text for text in texts(response))
+    assert not any("not in Redis yet" in text for text in texts(response))
     assert mirrored(broker, Schedule.objects.get(cron="7 * * * *"))
     posted(boss, f"{LIST}{row.pk}/delete/", {"post": "yes"})
     assert absent(broker, row)

@@ -107,7 +107,7 @@ class Verdict:
     extra: list[tuple[str, datetime, str]] = field(default_factory=list)
     false: list[tuple[str, datetime, str]] = field(default_factory=list)
     #: (due point in ms, seconds from it to the claim) of all that ran.
-    lags: list[tuple[int, float]] = field(default_factory=list)
+    latencies: list[tuple[int, float]] = field(default_factory=list)
     #: (schedule, due point in ms, attempt) -> how often it was executed.
     executions: Counter[tuple[int, int, int]] = field(default_factory=Counter)
 
@@ -126,9 +126,9 @@ class Verdict:
         """Executions per attempt: 1 where nothing was repeated."""
         return self.executions.total() / len(self.executions) if self.executions else None
 
-    def lag(self, share: float) -> float | None:
-        """Return the lag that this share of the runs did not exceed."""
-        ordered = sorted(lag for _, lag in self.lags)
+    def latency(self, share: float) -> float | None:
+        """Return the latency that this share of the runs did not exceed."""
+        ordered = sorted(latency for _, latency in self.latencies)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 
     @property
@@ -151,7 +151,7 @@ class Verdict:
         return Verdict(
             [ms for ms in self.due if within(ms)],
             *([item for item in kind if within(to_ms(item[1]))] for kind in kinds),
-            [item for item in self.lags if within(item[0])],
+            [item for item in self.latencies if within(item[0])],
             Counter({key: count for key, count in self.executions.items() if within(key[1])}),
         )
 
@@ -170,7 +170,7 @@ def check(histories: Sequence[History], until: datetime, trace: Trace | None = N
         _doubled(history, rows, verdict)
         for row in rows:
             if row.started_at and row.claimed_at and row.status in ("succeeded", "failed"):
-                verdict.lags.append((to_ms(row.due_at), (row.claimed_at - row.due_at).total_seconds()))
+                verdict.latencies.append((to_ms(row.due_at), (row.claimed_at - row.due_at).total_seconds()))
                 if trace is not None and (row.schedule_id, to_ms(row.due_at)) not in executed:
                     verdict.false.append((history.name, row.due_at, row.status))
         (_computed if history.computed else _fixed_delay)(history, rows, until, verdict)

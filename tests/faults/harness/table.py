@@ -14,9 +14,9 @@ class Row:
     doubled: int
     executions_mean: float | None
     executions_max: int | None
-    lag_p50: float | None
-    lag_p99: float | None
-    lag_max: float | None
+    latency_p50: float | None
+    latency_p99: float | None
+    latency_max: float | None
     recovery: float | None = None
     limit: float | None = None
     note: str = ""
@@ -27,7 +27,7 @@ class Row:
 
 
 HEADINGS = (
-    "fault", "points", "missing", "doubled", "exec/point", "max", "lag p50", "p99", "worst", "recovery", "limit",
+    "fault", "points", "missing", "doubled", "exec/point", "max", "latency p50", "p99", "worst", "recovery", "limit",
     "note",
 )  # fmt: skip
 
@@ -54,6 +54,6 @@ def _order(row: Row) -> tuple[int, str]:
 
 def _cells(row: Row) -> tuple[str, ...]:
     most = "-" if row.executions_max is None else str(row.executions_max)
-    lags = _number(row.lag_p50, 3), _number(row.lag_p99), _number(row.lag_max)
+    latencies = _number(row.latency_p50, 3), _number(row.latency_p99), _number(row.latency_max)
     counts = str(row.points), str(row.missing), str(row.doubled), _number(row.executions_mean, 3), most
-    return (row.fault, *counts, *lags, _number(row.recovery), _number(row.limit, 1), row.note)
+    return (row.fault, *counts, *latencies, _number(row.recovery), _number(row.limit, 1), row.note)

@@ -34,10 +34,10 @@ def slowest(arena: Arena) -> list[str]:
     found: list[str] = []
     names = {history.pk: history for history in arena.histories}
     rows = Run.objects.filter(origin="due", status__in=["succeeded", "failed"], claimed_at__isnull=False)
-    row = max(rows.iterator(), key=lambda run: run.lag or timedelta(0), default=None)
-    if row is not None and row.lag is not None and row.schedule_id in names:
-        found.append(f"-- the slowest: {row.schedule_name} due {row.due_at:%X.%f}, claimed {row.lag} later")
-        found += _story(arena, names[row.schedule_id], row.due_at, after=row.lag)
+    row = max(rows.iterator(), key=lambda run: run.latency or timedelta(0), default=None)
+    if row is not None and row.latency is not None and row.schedule_id in names:
+        found.append(f"-- the slowest: {row.schedule_name} due {row.due_at:%X.%f}, claimed {row.latency} later")
+        found += _story(arena, names[row.schedule_id], row.due_at, after=row.latency)
     return found
 
 

@@ -114,7 +114,7 @@ RULES = (
     ),
     mutant(
         "abandonedleft", "R8 what fell due behind an abandoned point is explained", "ledger.closing:close_abandoned",
-        "if not run.apart and run.due_at < schedule.effective_from:", "if False:",
+        "if not run.separate and run.due_at < schedule.effective_from:", "if False:",
         hl.disabled_between_attempts_and_flushed, "I1 a due point without a row",
     ),
     mutant(
@@ -292,7 +292,7 @@ RULES = (
     mutant(
         "disabledowes", "a point that was due when a schedule was switched off survives a flush",
         "sync.read:_work_out",
-        "if undecided is not None and schedule.state.condition != Condition.PARKED:", "if False:",
+        "if undecided is not None and schedule.state.condition != Condition.BROKEN:", "if False:",
         h.disabled_and_moved, "I1 a due point without a row",
     ),
 )  # fmt: skip

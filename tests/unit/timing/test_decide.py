@@ -299,7 +299,7 @@ RULES = st.sampled_from(
         Windowed(MINUTELY, end=at("10:10")),
     ]
 )
-LAGS = st.one_of(st.timedeltas(timedelta(0), 3 * MINUTE), st.timedeltas(timedelta(0), timedelta(days=3)))
+LATENCIES = st.one_of(st.timedeltas(timedelta(0), 3 * MINUTE), st.timedeltas(timedelta(0), timedelta(days=3)))
 POLICIES = st.builds(
     Policies,
     overlap=st.sampled_from(["skip", "queue_one", "queue_all", "allow"]),
@@ -313,13 +313,13 @@ POLICIES = st.builds(
 
 
 @settings(deadline=None, database=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
-@given(rule=RULES, lag=LAGS, start=LAGS, length=LAGS, policies=POLICIES, busy=st.booleans())
+@given(rule=RULES, latency=LATENCIES, start=LATENCIES, length=LATENCIES, policies=POLICIES, busy=st.booleans())
 def test_deciding_ends_and_every_point_is_accounted_for_once(
-    rule: Recurrence, lag: timedelta, start: timedelta, length: timedelta, policies: Policies, busy: bool
+    rule: Recurrence, latency: timedelta, start: timedelta, length: timedelta, policies: Policies, busy: bool
 ) -> None:
     point = rule.next_after(at("2026-11-20 08:59"))
     assert point is not None
-    now = point + lag
+    now = point + latency
     stretch = (point - HOUR + start, min(point - HOUR + start + length, now)) if busy else (None, None)
     skips, end = follow(rule, point, now, stretch, policies)
     position: datetime | None = point

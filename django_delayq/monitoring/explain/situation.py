@@ -37,7 +37,7 @@ class Entry:
         self.silence = ""
         if not conf.get_config().mirror:
             why = {"why": _(conf.why_no_redis())}
-            self.silence = _("%(why)s: nothing reaches Redis, so nothing runs.") % why
+            self.silence = _("%(why)s: nothing is sent to Redis, so nothing runs.") % why
             return
         try:
             self.view = web.ask(lambda broker: broker.views([(member, queue)]))[0]
@@ -64,28 +64,34 @@ class Entry:
             return
         score = known_ms(self.view.score_ms)
         if score is None or self.view.point_ms is None:
-            yield _("Redis does not hold it yet. A worker's sweep puts it there, or manage.py delayq_sync.")
+            yield _(
+                "It is not in Redis yet. A worker adds it within seconds; to add it now, run: manage.py delayq_sync"
+            )
             return
         point = self.point or score
         since = score if self.view.score_ms else point  # score 0: its turn has come, at a time that is not known
         values = {"point": format_instant(point, zone), "score": format_instant(since, zone), "worker": worker}
         if self.view.leased and worker:
-            text = _("Worker %(worker)s holds the lease on %(point)s until %(score)s, or renews it.")
+            text = _("Worker %(worker)s leases %(point)s until %(score)s, and renews the lease while it works.")
         elif self.view.leased:
             text = _(
-                "A worker holds the lease on %(point)s until %(score)s, or renews it; its name comes with the outcome."
+                "A worker leases %(point)s until %(score)s, and renews the lease while it works. Its "
+                "name comes with the outcome."
             )
         elif self.view.generation != generation:
-            text = _("Redis has not seen the last edit yet. A worker's sweep tells it, or manage.py delayq_sync.")
+            text = _(
+                "The last edit is not in Redis yet. A worker adds it within seconds; to add it now, run: "
+                "manage.py delayq_sync"
+            )
         elif score <= now and not waits:
             yield from self._describe_due(values)
             return
         elif score <= now:
-            text = _("In Redis %(point)s has been due since %(score)s.")
+            text = _("In Redis, %(point)s has been due since %(score)s.")
         elif score > point:
-            text = _("In Redis %(point)s waits until %(score)s: for its jitter, or for its next attempt.")
+            text = _("In Redis, %(point)s waits until %(score)s: for its jitter, or for its next attempt.")
         else:
-            text = _("In Redis it waits for %(point)s.")
+            text = _("In Redis, it waits for %(point)s.")
         yield text % values
 
     def _describe_due(self, values: dict[str, str]) -> Iterator[str]:
@@ -93,8 +99,8 @@ class Entry:
         queues = snapshot.redis.queues if snapshot.redis is not None else ()
         due = sum(each.due for each in queues if each.queue == self.queue)
         text = _(
-            "In Redis %(point)s has been due since %(score)s, as one of %(due)s in queue %(queue)s, and no worker "
-            "has claimed it. Does a worker run for this queue?"
+            "In Redis, %(point)s has been due since %(score)s, as one of %(due)s in queue %(queue)s, "
+            "and no worker has claimed it. Check that a worker serves this queue."
         )
         yield text % {**values, "due": str(due), "queue": self.queue}
         for problem in simplify(snapshot.problems, snapshot.redis, details=False):
@@ -115,7 +121,7 @@ def counts_from_finish(schedule: Schedule) -> bool:
     return schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH
 
 
-class Standing:
+class Situation:
     """A schedule's current definition, ledger rows and entry in Redis, as sentences."""
 
     def __init__(self, schedule: Schedule, now: datetime) -> None:
@@ -156,10 +162,10 @@ class Standing:
             user, why = _find_pauser(schedule), f" ({schedule.pause_reason})" if schedule.pause_reason else ""
             why += " " + _("by %(user)s") % {"user": user} if user else ""
             yield _("It is paused%(reason)s: no run starts until it is resumed.") % {"reason": why}
-        if self.state.condition == Condition.PARKED:
-            yield _("It is parked: %(reason)s Edit the schedule.") % reason
-        elif self.state.condition == Condition.EXHAUSTED:
-            yield _("It is exhausted: %(reason)s") % reason
+        if self.state.condition == Condition.BROKEN:
+            yield _("It is broken: %(reason)s Edit the schedule.") % reason
+        elif self.state.condition == Condition.FINISHED:
+            yield _("It is finished: %(reason)s") % reason
         yield from holding_up(schedule.queue, schedule.task, self.held)
 
     def handed_over(self) -> Iterator[str]:
@@ -168,10 +174,10 @@ class Standing:
         if schedule.backend and task is not None:
             refusal = handover.find_refusal(task, schedule.backend, schedule.priority)
             if refusal is None:
-                text = _("Its points are handed over to the TASKS backend %(backend)s, whose workers execute them.")
+                text = _("It is handed over to the TASKS backend %(backend)s, whose workers run it.")
                 yield text % {"backend": schedule.backend}
             else:
-                yield _("Each of its points fails: %(reason)s") % {"reason": _sentence(str(refusal))}
+                yield _("Each run fails: %(reason)s") % {"reason": _sentence(str(refusal))}
 
     def in_redis(self) -> Iterator[str]:
         """Yield what Redis does with the schedule, if Redis should hold it or a worker still has its lease."""
@@ -210,8 +216,8 @@ def holding_up(queue: str, task: str, held: Sequence[Control]) -> Iterator[str]:
         yield waits
     if registry.find_task(task) is None:
         text = _(
-            "task missing: will not run. No installed app has the @task function %(task)s; workers that lack it "
-            "hand it on."
+            "task missing: does not run. No installed app has the @task function %(task)s; workers "
+            "without it return the run."
         )
         yield text % {"task": task}
 
@@ -220,7 +226,7 @@ def slowing(queue: str, held: Sequence[Control]) -> Iterator[str]:
     """Yield why few or no workers take due entries of a queue."""
     for row in held:
         if row.most is not None and (row.kind, row.name) == (Control.Kind.QUEUE, queue):
-            yield f"{row}: {row.standing}."
+            yield f"{row}: {row.restrictions}."
     if queue not in conf.get_config().queues:
         text = _("DELAYQ['QUEUES'] does not name queue %(queue)s here; only workers that have it there serve it.")
         yield text % {"queue": queue}
@@ -240,19 +246,19 @@ def _find_pauser(schedule: Schedule) -> str:
 
 def explain_state(schedule: Schedule, now: datetime) -> list[str]:
     """Describe the current state of a schedule and its last run."""
-    standing = Standing(schedule, now)
-    lines = [standing.headline(), *standing.obstacles(), *standing.handed_over(), *standing.in_redis()]
+    situation = Situation(schedule, now)
+    lines = [situation.headline(), *situation.obstacles(), *situation.handed_over(), *situation.in_redis()]
     point = None
-    if standing.goes_on and registry.find_task(schedule.task) is not None:
+    if situation.goes_on and registry.find_task(schedule.task) is not None:
         with suppress(InvalidRecurrence):
-            point = chain.next_point(schedule, standing.state)
+            point = chain.next_point(schedule, situation.state)
     if point is not None:
-        lines.append(_("Next: %(point)s.") % {"point": format_instant(point, standing.zone)})
+        lines.append(_("Next: %(point)s.") % {"point": format_instant(point, situation.zone)})
     rows = Run._base_manager.using(ledger.database()).filter(schedule_id=schedule.pk, due_at__lte=now)
     last = rows.order_by("-due_at").first()
     if last is None:
-        return [*lines, _("The ledger holds no run of it.")]
-    return [*lines, _("The newest row of the ledger:"), *(f"  {line}" for line in standing.describe(last))]
+        return [*lines, _("It has no runs.")]
+    return [*lines, _("Its newest run:"), *(f"  {line}" for line in situation.describe(last))]
 
 
 def list_next(schedule: Schedule, count: int) -> list[str]:
@@ -267,10 +273,10 @@ def list_next(schedule: Schedule, count: int) -> list[str]:
         notes = f"  {'; '.join(point.annotations)}" if point.annotations else ""
         lines.append(f"{format_instant(point.due_at, zone)}{notes}")
     if not schedule.enabled:
-        lines.append(_("It is not enabled: none of these will run."))
+        lines.append(_("It is not enabled, so none of these will run."))
     elif registry.find_task(schedule.task) is None:
-        lines.append(_("task missing: will not run"))
-    return lines or [_("There is no due point to come.")]
+        lines.append(_("task missing: does not run"))
+    return lines or [_("There is no further due time.")]
 
 
 def _sentence(text: str) -> str:
@@ -320,9 +326,9 @@ def _notes(job: Run, now: datetime, zone: tzinfo) -> Iterator[str]:
             "backend": job.backend
         }
     if job.unique_key is not None and (job.options or {}).get("unique_until") == "end":
-        yield _("It has its unique key until it has ended; until then another one with that key is not enqueued.")
+        yield _("It holds its unique key until it has ended: no other job with this key is enqueued.")
     elif job.unique_key is not None:
-        yield _("It has its unique key until it starts; until then another one with that key is not enqueued.")
+        yield _("It holds its unique key until it starts: no other job with this key is enqueued.")
 
 
 def _attempts(job: Run) -> int:
