@@ -1,5 +1,6 @@
 """Actions on schedules, each a POST that checks a permission. The logic is in `actions`, the models and `sync`."""
 
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.db import transaction
+from django.db import Error, transaction
 from django.db.models import F, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
@@ -21,10 +22,13 @@ from ..exceptions import InvalidArguments, InvalidRecurrence
 from ..ledger import chain
 from ..models import Definition, Origin, Run, Schedule, ScheduleQuerySet
 from ..models.kept import MOST_AT_ONCE
+from ..text import plain
 from .confirming import Action, ConfirmingAdmin, list_actions
 from .display import Html, status_badge, zone_of
 from .formfields import InstantField
 
+#: Maximum seconds of an action on many schedules.
+MOST_SECONDS = 10
 #: Maximum points listed of those that a backfill runs, and of those that it leaves out.
 POINTS_SHOWN = 10
 #: Input names of the backfill form.
@@ -101,22 +105,39 @@ class ScheduleActions(ConfirmingAdmin):
         return self.has_change_permission(request, row) or (name in ACTIONS and super().may(request, name, row))
 
     def act(self, request: HttpRequest, rows: QuerySet[Any], name: str, **values: Any) -> None:
-        """Act on all rows in one transaction, in slices of which former definitions are kept."""
-        action, reason, acted, results = ACTIONS[name], values.get("reason", ""), list[Schedule](), list[Any]()
+        """Act on slices of the rows, each in its own transaction, until MOST_SECONDS or a database error.
+
+        Reports how many schedules were changed, and how many not and why.
+        """
+        action, reason, by = ACTIONS[name], values.get("reason", ""), request.user.get_username()
         message = _("Paused: %(reason)s") % {"reason": reason} if reason else str(action.logged)
-        with transaction.atomic(using=ledger.database()):
-            pks = list(rows.order_by("pk").values_list("pk", flat=True))
-            for first in range(0, len(pks), MOST_AT_ONCE):
-                slice_ = self.get_queryset(request).filter(pk__in=pks[first : first + MOST_AT_ONCE])
-                acted += slice_
-                results.append(action.do(slice_, request.user.get_username(), reason))
-            LogEntry.objects.log_actions(request.user.pk, acted, CHANGE, change_message=message)  # type: ignore[arg-type]
-        text = action.done % {"count": len(acted), "name": acted[0].name if acted else ""}
-        if name == "run_now" and len(acted) == 1:
-            link = self.address("change", results[0][0].pk, model="run")
-            link = format_html('<a href="{}">{}</a>', link, _("see the run"))
-            text = format_html(_("“{}” runs once more: {}"), acted[0].name, link)
-        self.message_user(request, text, messages.SUCCESS)
+        pks, acted, results, why = list(rows.order_by("pk").values_list("pk", flat=True)), list[Schedule](), [], ""
+        end = time.monotonic() + MOST_SECONDS
+        for first in range(0, len(pks), MOST_AT_ONCE):
+            slice_ = self.get_queryset(request).filter(pk__in=pks[first : first + MOST_AT_ONCE])
+            if first and time.monotonic() >= end:
+                why = _("it takes longer than %(seconds)d seconds") % {"seconds": MOST_SECONDS}
+                break
+            try:
+                with transaction.atomic(using=ledger.database()):
+                    found = list(slice_)
+                    results.append(action.do(slice_, by, reason))
+                    LogEntry.objects.log_actions(request.user.pk, found, CHANGE, change_message=message)  # type: ignore[arg-type]
+            except Error as error:
+                why = plain(str(error))
+                break
+            acted += found
+        if acted:
+            text = action.done % {"count": len(acted), "name": acted[0].name}
+            if name == "run_now" and len(acted) == 1:
+                link = self.address("change", results[0][0].pk, model="run")
+                link = format_html('<a href="{}">{}</a>', link, _("see the run"))
+                text = format_html(_("“{}” runs once more: {}"), acted[0].name, link)
+            self.message_user(request, text, messages.SUCCESS)
+        if why:
+            text = _("%(left)d of %(total)d schedules were not changed: %(why)s. Filter the list, or use code.")
+            text %= {"left": len(pks) - len(acted), "total": len(pks), "why": why}
+            self.message_user(request, text, messages.WARNING)
 
     def backfill_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Ask for a period and show its due points (GET), or create their runs (POST)."""

@@ -18,7 +18,7 @@ TURNS = 2
 
 
 @pytest.mark.parametrize(
-    ("overlap", "missed", "notified"),
+    ("overlap", "missed", "told"),
     [
         pytest.param("skip", "latest", False, marks=pytest.mark.smoke),
         ("queue_one", "latest", True),

@@ -88,7 +88,7 @@ def test_the_result_id_is_the_one_under_which_the_other_backend_keeps_it(broker,
 def test_a_task_gets_the_context_of_its_backend_and_a_coroutine_is_handed_over_within_its_timeout(
     broker, others, tmp_path, backend
 ):
-    told, awaited = tmp_path / "notified", tmp_path / "awaited"
+    told, awaited = tmp_path / "told", tmp_path / "awaited"
     row = handed_over(broker, backend, task="tell_context", args=[str(told)])
     handed_over(broker, backend, name="t", task="anote", args=[str(awaited)], timeout=timedelta(minutes=10))
     burst(others)

@@ -129,9 +129,9 @@ def test_each_of_all_that_match_has_its_history_its_entry_and_its_place_in_redis
     assert sorted(Definition.objects.values_list("schedule", "by")) == [(row.pk, "u0") for row in five]
     assert [entry.get_change_message() for entry in LogEntry.objects.all()] == ["Paused: storm"] * 5
     assert all(absent(broker, row) for row in five)
-    assert texts(act_on_all(boss, "resume", apply="1")) == ["5 schedules go on."]
+    assert texts(act_on_all(boss, "resume", apply="1")) == ["5 schedules continue with their next due times."]
     assert all(mirrored(broker, row) for row in Schedule.objects.all())
-    assert texts(act_on_all(boss, "run_now", apply="1")) == ["5 runs are ordered."]
+    assert texts(act_on_all(boss, "run_now", apply="1")) == ["5 runs are queued."]
     assert sorted(Run.objects.values_list("schedule", flat=True)) == [row.pk for row in five]
     assert "Are you sure" in act_on_all(boss, "delete_selected").content.decode()
     assert texts(act_on_all(boss, "delete_selected", post="yes")) == ["Successfully deleted 5 schedules."]
@@ -139,18 +139,27 @@ def test_each_of_all_that_match_has_its_history_its_entry_and_its_place_in_redis
     assert LogEntry.objects.filter(action_flag=DELETION).count() == 5
 
 
-def test_where_one_slice_fails_nothing_is_done(boss, five, monkeypatch):
+def test_after_ten_seconds_it_stops_and_says_how_many_are_left(boss, five, monkeypatch):
+    monkeypatch.setattr(schedule_actions, "MOST_SECONDS", 0)
+    assert texts(act_on_all(boss, "run_now", apply="1")) == [
+        "2 runs are queued.",
+        "3 of 5 schedules were not changed: it takes longer than 0 seconds. Filter the list, or use code.",
+    ]
+    assert sorted(Run.objects.values_list("schedule", flat=True)) == [row.pk for row in five[:2]]
+
+
+def test_a_slice_that_fails_leaves_whole_ones(boss, five, monkeypatch):
     pause = schedule_actions.ACTIONS["pause"]
 
     def refuse(schedules, by, reason):
         pause.do(schedules, by, reason)
         if five[2] in schedules:
-            raise IntegrityError("somebody needs them")
+            raise IntegrityError("another row needs them")
 
     monkeypatch.setitem(schedule_actions.ACTIONS, "pause", replace(pause, do=refuse))
-    with pytest.raises(IntegrityError):
-        act_on_all(boss, "pause", apply="1", reason="")
-    assert not Schedule.objects.paused().exists() and not LogEntry.objects.exists()
+    response = act_on_all(boss, "pause", apply="1", reason="")
+    assert texts(response)[1].startswith("3 of 5 schedules were not changed: another row needs them.")
+    assert list(Schedule.objects.paused()) == five[:2] and LogEntry.objects.count() == 2
 
 
 def test_who_may_not_change_or_delete_does_it_to_none(five):
@@ -241,7 +250,7 @@ def test_only_the_first_points_are_listed(boss):
 
 
 @pytest.mark.parametrize(
-    ("values", "notified"),
+    ("values", "told"),
     [
         ({"end_0": "2026-03-09"}, "before the start"),
         ({"end_0": ""}, "This field is required."),

@@ -165,7 +165,7 @@ def test_a_good_declaration_is_no_find_nor_is_one_that_has_passed(code):
 
 
 @pytest.mark.parametrize(
-    ("source", "notified"),
+    ("source", "told"),
     [
         ("queue='nowhere'", "queue: No setting names the queue 'nowhere'"),
         ("every_from='never'", "every_from"),

@@ -366,7 +366,7 @@ def test_an_object_that_looks_like_celery_s_crontab_takes_both_days(beat):
 
 
 @pytest.mark.parametrize(
-    ("notified", "why"),
+    ("told", "why"),
     [
         ({"task": "shop.gone.task", "schedule": 5}, "Put @task above task in shop.gone"),
         ({"task": "gone", "schedule": 5}, "No installed app has a @task function"),

@@ -110,7 +110,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("cron", "fields", "error", "notified"), WRONG)
+@pytest.mark.parametrize(("cron", "fields", "error", "told"), WRONG)
 def test_what_is_wrong_is_refused_where_it_stands(code, cron, fields, error, told) -> None:
     with pytest.raises(error, match=None) as caught:
         periodic(cron, **fields)(noop)

@@ -3,7 +3,8 @@
 Note [Whose schedule]
 The last line of an imported schedule's description has its origin and a fingerprint of everything else that was
 written. If the fingerprint still matches, no user has edited the schedule, and it follows its origin;
-otherwise it stays unchanged. Users own the switch from the start; `enable` enables only schedules that an import has disabled.
+otherwise it stays unchanged. Users own the switch from the start; `enable` enables only schedules that an import has
+disabled.
 
 Note [Equal names]
 Several lines of a crontab may have the same command, and their sequence means nothing: lines are removed and swapped.
