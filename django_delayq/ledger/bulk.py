@@ -121,9 +121,9 @@ def _reading(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
 def _instant_of(text: str) -> datetime | None:
     """Parse a text without a time zone as UTC; also accept other formats, as users' own SQL may write them."""
     try:
-        return datetime.fromisoformat(f"{text}+00:00")  # ten times as fast as adding the zone afterwards
+        instant = datetime.fromisoformat(f"{text}+00:00")  # ten times as fast as adding the zone afterwards
     except ValueError:
-        instant = parse_datetime(str(text))
+        instant = parse_datetime(str(text))  # type: ignore[assignment]
     return instant if instant is None or instant.tzinfo is not None else instant.replace(tzinfo=UTC)
 
 

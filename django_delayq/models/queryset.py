@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.models import F, QuerySet
 
 from ..recurrence.point import utcnow
@@ -43,13 +43,26 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         return self.filter(tags__name=name)
 
     def used(self, most: int, *only: str) -> dict[str, list[str]]:
-        """Return up to `most` "queue", "task" and "tag" names of all schedules; `only` selects among these keys."""
-        schedules, names = self._schedules(), {}
-        sources: dict[str, QuerySet[Any]] = {"queue": schedules, "task": schedules, "tag": Tag.objects.using(self.db)}
-        for what in only or sources:
-            column = "name" if what == "tag" else what
-            found = sources[what].order_by(column).values_list(column, flat=True).distinct()
-            names[what] = list(found[:most])
+        """Return up to `most` "queue", "task" and "tag" names of all schedules; `only` selects among these keys.
+
+        One query, which takes a step in an index for each name, whatever the number of schedules.
+        """
+        own = self._schedules().model
+        names: dict[str, list[str]] = {name: [] for name in only or ("queue", "task", "tag")}
+        quote, found, parts = connections[self.db].ops.quote_name, [], []
+        for what in names:
+            table = quote((Tag if what == "tag" else own)._meta.db_table)
+            column = quote("name" if what == "tag" else what)
+            found.append(
+                f"{what}s AS (SELECT MIN({column}) AS name, 1 AS n FROM {table} UNION ALL SELECT "  # noqa: S608 - ours
+                f"(SELECT MIN({column}) FROM {table} WHERE {column} > {what}s.name), n + 1 FROM {what}s "
+                "WHERE name IS NOT NULL AND n < %s)"
+            )
+            parts.append(f"SELECT '{what}', name FROM {what}s WHERE name IS NOT NULL")  # noqa: S608
+        with connections[self.db].cursor() as cursor:
+            cursor.execute(f"WITH RECURSIVE {', '.join(found)} {' UNION ALL '.join(parts)}", [most] * len(names))
+            for what, name in cursor.fetchall():
+                names[what].append(name)
         return names
 
     def _schedules(self) -> "QuerySet[Schedule]":

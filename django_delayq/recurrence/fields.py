@@ -84,7 +84,7 @@ class Fields:
     minutes: int
     hours: int
     months: int
-    rule: DayRule
+    rule: DayRule = field(hash=False)
     fixed: bool
     times: int = field(init=False)
     day_masks: tuple[tuple[int, ...], ...] = field(init=False)

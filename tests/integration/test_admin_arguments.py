@@ -127,7 +127,6 @@ def test_who_ticks_the_box_writes_json(boss):
         ({"style": '"Rich"'}, "style: one of 'plain', 'rich' is wanted, not 'Rich'"),
         ({"draft": "perhaps"}, "draft: true or false is wanted, not 'perhaps'"),
         ({"recipients": "a@example.org"}, "recipients: This is not JSON"),
-        ({"options": "[NaN]"}, "options: This cannot be used: NaN"),
         ({"options": "[" * 60_000}, "options: This cannot be used"),
     ],
 )
