@@ -20,7 +20,7 @@ PROSE = {
     r"asked for": "queried, requested",
     r"stands? for": "is stored, is",
     r"so (?:many|long|often|few)(?! as\b)(?! that\b)": "the unit and its purpose; at most; until",
-    r"of late|of before|as ever": "recently, older, as always",
+    r"of late(?! \w)|of before|as ever": "recently, older, as always",
     r"meanwhile": "in the meantime, concurrently",
     r"parked": "broken",
     r"exhausted": "finished",
@@ -118,3 +118,12 @@ def test_cells_of_tables_have_at_most_25_words(path: Path) -> None:
 @pytest.mark.parametrize(("text", "words"), [("whoever has it", 1), ("the context manager", 0), ("a lag of 3 s", 1)])
 def test_the_check_finds_a_refused_word(text: str, words: int) -> None:
     assert len(refused(text)) == words
+
+
+def test_each_note_that_is_cited_exists_once() -> None:
+    files = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua"), *PACKAGE.rglob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    text = "\n".join(path.read_text("utf-8") for path in files)
+    titles = re.findall(r"^(?:-- )? *Note \[([^\]]+)\]$", text, re.MULTILINE)
+    cited = set(re.findall(r"Notes? \[([^\].]+)\]", re.sub(r"\s+", " ", text)))
+    assert cited - set(titles) == set()
+    assert sorted(title for title in set(titles) if titles.count(title) > 1) == []
