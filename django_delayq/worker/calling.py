@@ -56,7 +56,7 @@ from . import announcing
 from .announcing import idempotency_key, running_job
 from .held import Lease, backoff_ms
 from .processes import isolated
-from .processes.isolated import format_or, remote_traceback
+from .processes.isolated import format_safely, remote_traceback
 from .processes.process import end_as_child
 from .timeouts import Timeouts
 
@@ -190,7 +190,7 @@ def take_result(value: Any, most: int, *, is_job: bool) -> tuple[Any, BaseExcept
         return None, error
     if issubclass(kind, ResultTooLarge):
         return {"not stored": str(error)}, None
-    reason = format_or(lambda: clean(redact_text(str(error))).replace("The arguments", "it"), "it does not say why")
+    reason = format_safely(lambda: clean(redact_text(str(error))).replace("The arguments", "it"), "it does not say why")
     return {"not stored": f"The result is not plain JSON: {reason}"[:MAX_TITLE_CHARS]}, None
 
 
@@ -210,9 +210,11 @@ def describe(error: BaseException, call: ScheduleRow | Call, trace: str = "") ->
     """Format an error that ended a call; `trace` replaces its traceback. Every database can store the texts."""
 
     def format_or(make: Callable[[], str], otherwise: str) -> str:
-        return format_or(lambda: _storable(make(), call), otherwise)
+        return format_safely(lambda: _storable(make(), call), otherwise)
 
-    path = format_or(lambda: clean(f"{type(error).__module__}.{type(error).__qualname__}"), "an error without a name")
+    path = format_safely(
+        lambda: clean(f"{type(error).__module__}.{type(error).__qualname__}"), "an error without a name"
+    )
     name = path.removeprefix("builtins.")
     title = format_or(lambda: f"{name}: {_reason_of(error, call)}", name)[:MAX_TITLE_CHARS]
     text = format_or(lambda: trace or remote_traceback(error) or "".join(traceback.format_exception(error)), "")
@@ -307,7 +309,7 @@ def _end(held: Lease, result: AnyResult | None) -> None:
     outcome = held.outcome
     outcome.run.finished_at = datetime.now(UTC)
     if held.output is not None and (output := held.output.end()):
-        text = format_or(lambda: _storable(output, outcome.call), "")
+        text = format_safely(lambda: _storable(output, outcome.call), "")
         outcome.output = text.encode()[-conf.get_config().max_output_bytes :].decode(errors="ignore")
     if outcome.job is not None and outcome.run.status not in OPEN:
         held.close_job()

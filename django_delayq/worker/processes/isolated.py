@@ -194,8 +194,8 @@ def _values(packed: dict[str, Any]) -> dict[str, Any]:
 def pack_error(error: BaseException) -> dict[str, Any]:
     """Return an exception as plain JSON, as far as it can be read. See Note [Exceptions cross as JSON]."""
     kind = type(error)
-    text = format_or(lambda: str(error), "")
-    trace = format_or(lambda: "".join(traceback.format_exception(error)), "")
+    text = format_safely(lambda: str(error), "")
+    trace = format_safely(lambda: "".join(traceback.format_exception(error)), "")
     trace = trace or "".join(traceback.format_tb(error.__traceback__))
     return {
         "classes": [(str(base.__module__), str(base.__qualname__)) for base in kind.__mro__[:-1]],
@@ -238,7 +238,7 @@ def remote_traceback(error: BaseException) -> str:
     return str(getattr(error, "delayq_traceback", ""))
 
 
-def format_or(make: Callable[[], str], otherwise: str) -> str:
+def format_safely(make: Callable[[], str], otherwise: str) -> str:
     """Return a text made by foreign code; if that raises, return `otherwise`."""
     try:
         return make()
