@@ -1,9 +1,8 @@
-"""Runs that a user requests, now or for past due points, and pauses and limits.
-
-A requested run is first a row in the ledger and goes to Redis after the commit. If Redis is down, a worker adds it.
+"""Runs that a user requests, now or for past due points, and pauses and limits. A requested run is first a row in the
+ledger and goes to Redis after the commit; if Redis is down, a worker adds it.
 
 Note [A backfill repeats no known or undecided point]
-A point is left out that succeeded, has an open row, was backfilled before, may have been pruned (`ledger/recording.py`,
+Left out is a point that succeeded, has an open row, was backfilled before, may have been pruned (`ledger/recording.py`,
 Note [What was pruned is decided]), or that the schedule has yet to decide: it may be running without a row. Skipped,
 failed and lost points, and points without a row, are run.
 """
@@ -75,12 +74,8 @@ def _insert(runs: list[Run], using: str) -> list[Run]:
 def plan_backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int = LIMIT) -> list[Candidate]:
     """Return all past due points of the schedule in `start <= point <= end`, oldest first. Writes nothing.
 
-    The recurrence is the stored one, also for points before the last edit or the creation.
-
-    Raises:
-        InvalidArguments: The range cannot be backfilled; the message says what to do.
-        InvalidRecurrence: The schedule has no usable recurrence.
-        ValueError: An instant is naive.
+    The recurrence is the stored one, also for points before the last edit. Raises InvalidArguments with what to do if
+    the range cannot be backfilled, InvalidRecurrence without a usable recurrence, ValueError for a naive instant.
     """
     start, end = as_utc(start, "start"), as_utc(end, "end")
     current = ledger.find_schedule(schedule.pk)
@@ -198,11 +193,8 @@ def _read_ledger(schedule: Schedule, points: list[datetime]) -> tuple[dict[datet
 def pause(queue: str = "", *, task: str = "", reason: str = "", until: datetime | None = None, by: str = "") -> Control:
     """Pause a queue or a task: within a second of the commit, nothing starts. Running executions continue.
 
-    Jobs wait, and `missed` decides about due points that are late after the pause. It ends at `until`, an aware
-    datetime, or with `resume`. `by` names the user.
-
-    Raises:
-        django.core.exceptions.ValidationError: There is no such queue or task, or `until` has passed.
+    Jobs wait, and `missed` decides about due points that are late after the pause. It ends at `until` (aware) or with
+    `resume`. `by` names the user. Raises Django's ValidationError for an unknown queue or task, or a past `until`.
     """
     return _change(queue, task, by, paused=True, reason=reason, until=until)
 
@@ -215,8 +207,7 @@ def resume(queue: str = "", *, task: str = "", by: str = "") -> Control:
 def limit(queue: str, most: int | None, *, by: str = "") -> Control:
     """Let at most `most` due points and jobs of a queue run at a time; None removes the limit.
 
-    The limit of a queue with one shard is exact, even if processes are killed: each unexpired lease counts. With
-    several shards each has an equal part, rounded down, but at least one.
+    With one shard, the limit is exact, even if processes are killed. Of several, each gets an equal part, at least one.
     """
     return _change(queue, "", by, most=most)
 

@@ -5,15 +5,12 @@ from django.utils.translation import gettext_lazy as _
 
 
 class DelayQConfig(AppConfig):
-    """`django_delayq` in INSTALLED_APPS."""
-
     name = "django_delayq"
     label = "django_delayq"
     verbose_name = _("Schedules")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Connect the signal receivers and the system checks."""
         from . import checks  # noqa: F401 - registers them
         from .calls import side_channels
         from .sources import declared

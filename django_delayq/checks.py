@@ -1,7 +1,4 @@
-"""System checks: find mistakes before anything runs. Only `check --deploy` opens a connection.
-
-docs/reference.md lists every id with its remedy.
-"""
+"""System checks; docs/reference.md lists their ids with remedies. Only `check --deploy` opens a connection."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -53,7 +50,6 @@ def _check(find: Callable[[], Found], *, deploy: bool = False) -> Callable[..., 
 
 @_check
 def check_settings() -> Found:
-    """Check the DELAYQ setting and the cache alias that it names."""
     try:
         conf.get_config()
     except ImproperlyConfigured as error:
@@ -66,11 +62,7 @@ def check_settings() -> Found:
 
 
 def _uses_redis() -> bool:
-    """Return whether the settings use Redis.
-
-    Raises:
-        ImproperlyConfigured: They do, but the alias has no usable address.
-    """
+    """Return whether the settings use Redis; raise ImproperlyConfigured if the alias has no usable address."""
     return conf.get_config().mirror and bool(index.connector(timeout_seconds=1))
 
 
@@ -110,7 +102,6 @@ def check_tasks() -> Found:
 
 @_check
 def check_task_aliases() -> Found:
-    """Check that each key of TASK_ALIASES is an unused path, and that it leads to a task."""
     tasks, found, aliases = registry.get_tasks(), list[str](), conf.get_config().task_aliases
     for old, new in aliases.items():
         if old in tasks:
@@ -203,7 +194,6 @@ def check_sqlite() -> Found:
 
 @_check
 def check_declared() -> Found:
-    """Check that each declared schedule is valid, has a unique key and name, and is found by every process."""
     try:
         found = declared.collect()
     except Exception:  # wrong settings or a module that cannot be imported: other checks report it

@@ -6,10 +6,7 @@ class DelayQError(Exception):
 
 
 class InvalidRecurrence(DelayQError, ValueError):
-    """A recurrence is invalid; the message names the field, the value and what is allowed.
-
-    `field` is the model field at fault (`cron`, `every`, `at`, `timezone`, ...), for the errors of a form.
-    """
+    """A recurrence is invalid: the message says what is allowed, `field` is the model field at fault."""
 
     def __init__(self, message: str, *, field: str = "cron") -> None:
         super().__init__(message)

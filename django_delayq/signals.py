@@ -17,8 +17,7 @@ lease_lost = Signal()
 #: The next due point of a schedule cannot be computed. Arguments: `schedule` (Schedule), `reason` (str).
 schedule_broken = Signal()
 
-#: An alert is reported or has recovered. Arguments: `alert` (Alert), `what` ("opened" or "recovered"). Sent after the
-#: commit, at most once: never if the process dies in between.
+#: An alert has opened or recovered. Arguments: `alert` (Alert), `what` ("opened" or "recovered"). Sent at most once.
 alert_changed = Signal()
 
 #: Internal: definitions were written without `save()`. Arguments: `pks` (list of int), `using` (database alias).

@@ -24,12 +24,9 @@ def management_command(name: Command, /, *words: str) -> None:
     """Run a management command of those that `DELAYQ["COMMANDS"]` lists, in a process of its own.
 
     Its arguments and options are words as typed: `management_command("clearsessions", "--verbosity=2")`. The output of
-    the command is the output of the run. The command and its child processes are ended when the time of the run is
-    over, when a user stops the run, and when the worker ends.
-
-    Raises:
-        InvalidArguments: It is not allowed, does not exist or cannot be called like this; no process was started.
-        CommandFailed: Its exit status is not 0.
+    the command is the output of the run. The command and its child processes are ended at the timeout, when a user
+    stops the run, and when the worker ends. Raises InvalidArguments, without starting a process, if the call is not
+    allowed, CommandFailed if the exit status is not 0.
     """
     commands.run(commands.command_words(name, words))
 
@@ -38,9 +35,7 @@ def management_command(name: Command, /, *words: str) -> None:
 def deliver_alert(alert: str, what: str, channel: str) -> None:
     """Send one message of an alert: that it was `opened` or has `recovered`, by `mail` or `webhook`.
 
-    The process that finds the change enqueues it. A message that was sent already, or is not to be sent, is skipped.
-
-    Raises:
-        DeliveryFailed, OSError: The receiver is unreachable or refuses the message. The job is retried.
+    A message that was sent already, or is not to be sent, is skipped. Raises DeliveryFailed or OSError if the receiver
+    is unreachable or refuses the message; the job is then retried.
     """
     alerts.deliver(alert, what, channel)

@@ -18,7 +18,6 @@ from urllib.parse import quote, quote_plus
 
 #: Control characters, line separators, changes of writing direction, and bytes that are not text.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-#: Replacement for a hidden value.
 HIDDEN = "********"
 #: A name with one of these words is secret.
 SECRET_WORDS = frozenset((
@@ -80,10 +79,7 @@ def redact(value: Any) -> Any:
 def redact_arguments(
     args: Any, kwargs: Any, parameters: Sequence[inspect.Parameter] | None
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return arguments for display. `parameters` are the task's, None if unknown.
-
-    Positional arguments take the names of their parameters; if these are unknown, all are hidden.
-    """
+    """Return arguments for display, hidden by the names of the task's `parameters`; None hides all positional ones."""
     shown = [HIDDEN if is_secret else redact(value) for is_secret, value in _positional(args, parameters)]
     return shown, redact(kwargs) if isinstance(kwargs, dict) else {}
 
@@ -203,10 +199,7 @@ def _hide_pairs(text: str) -> str:
 
 
 def plain(text: str, *, keep: str = "") -> str:
-    """Escape unprintable characters, except those to `keep`, as JSON does: `\\u001b`.
-
-    The result cannot move a cursor, forge a line, or fail to be encoded.
-    """
+    """Escape unprintable characters except `keep` as JSON does, so that a text moves no cursor and forges no line."""
     if text.isprintable():  # true for nearly all texts, and ten times as fast
         return text
     return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else f"\\u{ord(found[0]):04x}", text)
@@ -218,10 +211,7 @@ def iso(instant: datetime) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence with the nearest known name, after a space; '' if none is near.
-
-    The last parts of dotted paths must be similar too: functions of one module share most of their paths.
-    """
+    """Return a sentence with the nearest known name, after a space; '' for none. Its last part must be similar too."""
     names = list(known)
     ends = get_close_matches(_end(name), {_end(each) for each in names}, n=max(1, len(names)))
     near = get_close_matches(name, [each for each in names if _end(each) in ends], n=1)

@@ -82,14 +82,12 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     @property
     def urls(self) -> list[URLPattern]:
-        """The pages, each with a check of the address and the chosen rows; form fields check the rest."""
         found = super().urls
         for pattern in found:
             pattern.callback = self._with_check(pattern.callback)
         return found
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        """Return whether a list may be filtered like this; if not, Django responds with 400."""
         column, *others = lookup.split("__")
         refused = column in self.hidden_columns or not {"regex", "iregex", "range"}.isdisjoint(others)
         return not refused and super().lookup_allowed(lookup, value, request)

@@ -1,9 +1,8 @@
 """Inputs for a task's arguments, made from its signature and annotations, or JSON. Saves nothing.
 
 Note [Inputs or JSON]
-Arguments are stored as JSON, which can express more than inputs: extra positional arguments, or null in place of a
-default. A form has inputs only if the task has one for each argument and they express exactly what is stored.
-Otherwise it has JSON. Users can tick "As JSON". A submitted form is read as JSON if it contains JSON.
+Arguments are stored as JSON, which can express more than inputs, such as null in place of a default. A form has inputs
+only if they express exactly what is stored, otherwise JSON. A submitted form that contains JSON is read as JSON.
 """
 
 import json
@@ -204,7 +203,6 @@ class CallJSON(forms.Form):
         return Call(**self.cleaned_data) if self.is_valid() else None
 
     def problems(self) -> list[str]:
-        """Return the errors of the JSON, or a message if there is none."""
         if self.fields.keys().isdisjoint(self.data):
             return [_("Write the arguments of this task as JSON below.")]
         return [f"{self.fields[name].label}: {text}" for name, texts in self.errors.items() for text in texts]

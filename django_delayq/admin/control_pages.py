@@ -59,7 +59,6 @@ class ControlAdmin(BaseAdmin):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Control, form: Any, change: bool) -> None:
-        """Store the user. A row that is not paused has no end, and without a limit no reason either."""
         obj.changed_at, obj.changed_by = utcnow(), request.user.get_username()[:200]
         if not obj.paused:
             obj.until = None

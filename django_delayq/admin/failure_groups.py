@@ -1,7 +1,4 @@
-"""Recent failures, grouped by task and error. A group leads to its runs and schedules in their lists, and is dismissed.
-
-Viewing requires the permission for the list of runs; dismissing that to run again, or to retry.
-"""
+"""Groups of recent failures. Viewing requires the permission for runs, dismissing that to run again or to retry."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -66,7 +63,6 @@ class ErrorFilter(admin.SimpleListFilter):
     parameter_name = "error"
 
     def lookups(self, request: HttpRequest, model_admin: "admin.ModelAdmin[Any]") -> list[tuple[str, str]]:
-        """Offer the chosen group. Reads it once, also for `queryset`."""
         value, self._group = self.value(), None
         if value is None:
             return []
@@ -157,7 +153,6 @@ class FailuresPage(RunActions):
         return HttpResponseRedirect(f"{self.address('failures')}{query}")
 
     def _report(self, request: HttpRequest, group: RunGroup, logged: str, message: str) -> None:
-        """Log the action for the audit, on the last run of the group, and report it."""
         run = self.get_queryset(request).filter(pk=group.last.pk).first()
         if run is not None:
             self.log_change(request, run, logged)

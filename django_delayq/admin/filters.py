@@ -135,6 +135,5 @@ class ScheduleFilter(admin.SimpleListFilter):
         return [(value, names.first() or value)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Compare the key only, because the schedule may be deleted."""
         value = self.value()
         return queryset if value is None else queryset.filter(schedule_id=read_key(value) or 0)

@@ -23,11 +23,7 @@ _AMBIGUOUS = re.compile(r"(?<![\w:.,])[1-9][0-9]{0,2}[.,][0-9]{3}(?![0-9])")
 
 
 def parse_duration(text: str) -> timedelta:
-    """Parse `90`, `90s`, `15m`, `1h30m`, `2d`, `00:15:00` or `PT15M`; a bare number is seconds.
-
-    Raises:
-        ValueError: It is not a duration, or out of range; the message says what to write.
-    """
+    """Parse `90` (seconds), `15m`, `1h30m`, `2d`, `00:15:00` or `PT15M`; else raise ValueError with what to write."""
     text = text.strip()
     if _AMBIGUOUS.search(text):
         message = _("“%(text)s” is ambiguous: the point may separate thousands. Write 1000 or 1.5, for example.")

@@ -108,7 +108,6 @@ class ScheduleChangeList(ChangeList):
 
 
 def is_task_missing(path: str) -> bool:
-    """Return whether no installed app has this task."""
     return registry.find_task(path) is None
 
 
@@ -169,7 +168,6 @@ def is_unmirrored(schedule: Schedule) -> bool:
 
 
 def recurrence_words(schedule: Schedule) -> Html:
-    """Return the recurrence in words, or its error."""
     if schedule.kind == Schedule.Kind.ONCE:
         at = format_html(_("once at {}"), instant(schedule.at, zone_of(schedule)))
         return format_html("{}, {}", at, schedule.timezone)
@@ -198,7 +196,6 @@ def next_due(schedule: Schedule, redis: Redis, waits: str = "") -> Html:
 
 
 def last_outcome(schedule: Schedule) -> Html:
-    """Format the last outcome, its time and its latency."""
     state = chain.state_of(schedule)
     if not state.last_status:
         return "–"

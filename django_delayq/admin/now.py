@@ -72,7 +72,6 @@ class NowPage(BaseAdmin):
         return sorted(rows, key=lambda row: not row["stuck"])
 
     def _list_waiting(self, request: HttpRequest, redis: RedisView) -> list[dict[str, Any]]:
-        """Return a row for each queue whose due work waits for a worker: how much, how long, and why."""
         rows = []
         controls = {row.name: row for row in ledger.held_back() if row.kind == Control.Kind.QUEUE}
         for each in redis.queues:

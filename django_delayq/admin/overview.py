@@ -123,7 +123,6 @@ class OverviewAdmin(ScheduleViewerAdmin, ComingPage, NowPage, AskPage):
         return format_html('<a href="{}{}">{}</a>', self.address(view, model=model), query, problem.message)
 
     def _name_queue(self, request: HttpRequest, snapshot: Snapshot, queue: QueueView) -> SafeString:
-        """Format a queue: its name, its state, and a link to pause or limit it."""
         rows = (row for row in snapshot.held_back or () if (row.kind, row.name) == (Control.Kind.QUEUE, queue.queue))
         row = next(rows, None)
         state = "" if row is None else display.badge("warn", _("paused") if row.is_paused() else row.restrictions)
@@ -145,7 +144,6 @@ class AlertAdmin(ReadOnlyAdmin):
     search_fields = ("name", "text")
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
-        """Leave alerts out of the admin's index if none are configured."""
         return super().get_model_perms(request) if conf.get_config().alerts else {}
 
 

@@ -26,7 +26,6 @@ WAITING, FAILED = (Status.QUEUED, Status.RETRYING), (Status.FAILED, Status.LOST)
 
 
 def cancel(job: Run, _by: str) -> bool:
-    """Cancel a waiting job."""
     try:
         options: Options = backend_of(job.backend).settings
     except UnknownTask:

@@ -73,7 +73,6 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         js = ("django_delayq/copy.js",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
-        """Return runs without `attempts`, which may be long and is shown on one page only."""
         return super().get_queryset(request).defer("attempts")
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -195,7 +194,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
         parts += [f"{name} {plain(given[name])}" for name in CALLBACKS if name in given]
         if "unique_key" in given:
             held = _("held until it has ended") if given.get("unique_until") == "end" else _("held until it starts")
-            parts.append(f"{_('unique key')} {_('not held any more') if run.unique_key is None else held}")
+            parts.append(f"{_('unique key')} {_('no longer held') if run.unique_key is None else held}")
         return ", ".join(parts) or "–"
 
     shown_status = column(gettext_lazy("status"), lambda run: display.status_badge(run.status))

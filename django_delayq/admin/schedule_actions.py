@@ -105,10 +105,7 @@ class ScheduleActions(ConfirmingAdmin):
         return self.has_change_permission(request, row) or (name in ACTIONS and super().may(request, name, row))
 
     def act(self, request: HttpRequest, rows: QuerySet[Any], name: str, **values: Any) -> None:
-        """Act on slices of the rows, each in its own transaction, until MOST_SECONDS or a database error.
-
-        Reports how many schedules were changed, and how many not and why.
-        """
+        """Act on slices of the rows, one transaction each, until MOST_SECONDS or a database error; report it."""
         action, reason, by = ACTIONS[name], values.get("reason", ""), request.user.get_username()
         message = _("Paused: %(reason)s") % {"reason": reason} if reason else str(action.logged)
         pks, acted, results, why = list(rows.order_by("pk").values_list("pk", flat=True)), list[Schedule](), [], ""

@@ -1,9 +1,8 @@
 """The history of a row: who did what, what each edit changed; and restoring an earlier definition of a schedule.
 
 Note [Two sources]
-The admin's log has every action in the admin and its user, but no values. The kept definitions have the values, also
-of edits by code, but a user only if the caller named one. An edit that the admin saved and logged becomes one line: the
-definition has the same user and was replaced less than TOGETHER before the entry.
+The admin's log has every action and its user, but no values. Kept definitions have the values, but a user only if the
+caller named one. An edit that is in both becomes one line: same user, replaced less than TOGETHER before the entry.
 """
 
 from collections.abc import Iterator

@@ -172,7 +172,6 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Add the zones and tasks to choose from, and the panel above the form of a saved schedule."""
         schedule = context.get("original")
         context |= {"zones": zones(), "tasks": task_choices(schedule.task if schedule else "")}
         if schedule is not None:

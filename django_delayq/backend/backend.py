@@ -1,8 +1,7 @@
 """The backend that `TASKS` names: enqueues, reads results, cancels, moves and retries jobs. Executes nothing.
 
 Note [Before the apps are loaded]
-`@task` creates the backend, perhaps before the apps are loaded (in an app's `apps.py`), when models cannot be imported.
-So this module imports the stores only when a job is enqueued or looked up.
+`@task` may create the backend before models can be imported. So this module imports the stores only when it uses them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -62,20 +61,15 @@ class DelayQBackend(BaseTaskBackend):
             path_of(name, getattr(task, name, None))
 
     def enqueue(self, task: AnyTask, args: Any, kwargs: Any) -> AnyResult:  # type: ignore[override]
-        """Insert a job in the caller's transaction and return its pending result.
+        """Insert a job in the caller's transaction and return its pending result. Redis follows after the commit.
 
-        Redis follows after the commit. If another job has the task's unique key, its result is returned.
-
-        Raises:
-            InvalidTask, InvalidArguments: The job can never be executed as it is.
-            DatabaseError: It was not inserted.
+        If another job has the task's unique key, its result is returned. Raises InvalidTask or InvalidArguments if the
+        job can never be executed, DatabaseError if it was not inserted.
         """
         return self.enqueue_many([(task, args, kwargs)])[0]
 
     def enqueue_many(self, calls: Iterable[tuple[AnyTask, Iterable[Any], Mapping[str, Any]]]) -> list[AnyResult]:
-        """Insert a job for each (task, args, kwargs), all or none, in few statements; return their results in
-        sequence. Raises what `enqueue` does.
-        """
+        """Insert a job for each (task, args, kwargs), all or none; return results in sequence. Raises as `enqueue`."""
         if not tracing.is_on():
             return self._enqueue(calls)
         return tracing.trace_enqueueing(lambda: self._enqueue(calls))
@@ -100,13 +94,11 @@ class DelayQBackend(BaseTaskBackend):
         return result_of(task, row)
 
     def poll(self, result: AnyResult, timeout: float | timedelta | None) -> Iterator[float]:
-        """Refresh a result until its job has ended; yield the seconds until the next query. See `JobResult.wait`."""
         from .waiting import poll
 
         return poll(result, timeout)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
-        """Report the queues of this alias that no worker serves."""
         served = conf.get_config().queues
         hint = f"Add it to DELAYQ['QUEUES'] ({', '.join(served)}), or remove it here."
         return [
@@ -119,12 +111,8 @@ class DelayQBackend(BaseTaskBackend):
     def cancel(self, result_id: str, *, running: bool = False, by: str = "") -> bool:
         """Cancel a waiting job: its result is failed, with the error JobCancelled. False if it has ended.
 
-        With `running`, a job that a worker has is stopped, as by `Run.cancel`; `by` names the user.
-
-        Raises:
-            JobHeld: A worker has it: it runs, or is about to. Not with `running`.
-            TaskResultDoesNotExist: No job has this id.
-            BrokerUnavailable: Redis does not answer.
+        With `running`, a job that a worker has is stopped, as by `Run.cancel`; `by` names the user. Otherwise raises
+        JobHeld for such a job. Raises TaskResultDoesNotExist, and BrokerUnavailable if Redis does not answer.
         """
         from ..models import Run
         from . import store
@@ -147,9 +135,7 @@ class DelayQBackend(BaseTaskBackend):
     def retry(self, result_id: str) -> bool:
         """Enqueue a failed job again, with all its attempts. False if it has not failed.
 
-        Raises:
-            KeyTaken: Another job has its unique key.
-            TaskResultDoesNotExist: No job has this id.
+        Raises KeyTaken if another job has its unique key, TaskResultDoesNotExist if no job has this id.
         """
         from . import store
 

@@ -23,8 +23,6 @@ TaskCall = tuple[AnyTask, Iterable[Any], Mapping[str, Any]]
 
 
 class Prepared(NamedTuple):
-    """A validated task, and what the rows of its jobs have in common."""
-
     task: AnyTask
     path: str
     queue: str
@@ -46,10 +44,7 @@ class Preparer:
         self._config: conf.Config | None = None
 
     def prepare(self, calls: Iterable[TaskCall]) -> "list[tuple[JobResult, RunRow]]":
-        """Return a pending result and a row for each call.
-
-        Raises InvalidTask, InvalidArguments or UnknownTask if a call can never be executed as it is.
-        """
+        """Return a pending result and a row for each call; raise InvalidTask, InvalidArguments or UnknownTask."""
         from ..ledger.rows import RunRow  # see `backend.py`, Note [Before the apps are loaded]
 
         items, known, all_calls = [], dict[int, Prepared](), list(calls)

@@ -2,9 +2,8 @@
 
 Note [Row and Redis together]
 Only Redis knows whether a worker has a job, only the database whether a transaction is committed. So a cancellation or
-a move first delays the job in Redis by a minute, which fails if a worker has it, then writes the row, and after the
-commit updates Redis from the row. If this is interrupted at any point, the job comes due within that minute, and the
-worker that claims it follows the row.
+a move first delays the job in Redis by a minute, which fails if a worker has it, then writes the row, and updates Redis
+after the commit. If this is interrupted, the job comes due within that minute, and its worker follows the row.
 """
 
 import warnings
@@ -31,10 +30,7 @@ HOLD = timedelta(minutes=1)
 
 
 def enqueue(items: Sequence[tuple[AnyResult, RunRow]], sender: type) -> None:
-    """Insert jobs in the caller's transaction, put them into Redis after its commit, and set the ids of the results.
-
-    Raises DatabaseError if none was inserted.
-    """
+    """Insert jobs in the caller's transaction, put them into Redis after its commit, set the ids of the results."""
     using = ledger.database()
     if not connections[using].in_atomic_block:
         _warn_of_others(using)
@@ -53,7 +49,6 @@ def enqueue(items: Sequence[tuple[AnyResult, RunRow]], sender: type) -> None:
 
 
 def _warn_of_others(using: str) -> None:
-    """Warn if the only open transaction is on another database: it does not cover the job."""
     for other in connections.all(initialized_only=True):
         if other.alias != using and other.in_atomic_block:
             warnings.warn(
@@ -121,10 +116,7 @@ def _held(job: Run) -> JobHeld:
 
 
 def retry(job: Run) -> bool:
-    """Requeue a failed job in the caller's transaction; False if it has not failed or its row has changed since.
-
-    Raises KeyTaken if another job has its unique key.
-    """
+    """Requeue a failed job; False if it has not failed or its row has changed since. Raises KeyTaken."""
     if job.status not in (Status.FAILED, Status.LOST):
         return False
     using, now = ledger.database(), from_ms(to_ms(utcnow()))

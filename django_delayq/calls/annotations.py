@@ -1,11 +1,10 @@
 """Checks JSON arguments against a task's annotations. Judges only the annotations it supports; calls nothing.
 
 Note [Annotations are checked for new arguments only]
-A task is called with its arguments as JSON returns them: a date is its ISO text, an enum member its value. Supported
-are bool, int, float, str, date, datetime, `Literal`, enums of plain values, list and dict without their contents, None,
-and unions of these. Other annotations, those of `*args` and `**kwargs`, and values equal to the default are not judged.
-Arguments are checked when a user or code enters them, never before an execution: a changed or wrong annotation must
-not stop a schedule that ran yesterday.
+Arguments are checked when a user or code enters them, never before an execution: a changed or wrong annotation must not
+stop a schedule that ran yesterday. A task gets its arguments as JSON returns them: a date is its ISO text, an enum
+member its value. Judged are the types in `_PLAIN`, lists and dicts without their contents, `Literal`, enums of plain
+values, and unions of these; not `*args`, `**kwargs` and values equal to the default.
 """
 
 import inspect
@@ -75,7 +74,6 @@ def choices_of(hint: Any) -> list[tuple[str, Any]]:
 
 
 def options_of(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union, or the annotation itself."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
@@ -96,9 +94,7 @@ def find_misfit(name: str, hint: Any, value: Any) -> str | None:
 def misfits(
     function: Callable[..., Any], signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (parameter, error) for each value that does not fit; raise TypeError if the arguments do not fit the
-    signature.
-    """
+    """Yield (parameter, error) for each value that does not fit; raise TypeError if the signature does not fit."""
     hints = hints_of(function)
     for name, value in signature.bind(*args, **kwargs).arguments.items():
         parameter = signature.parameters[name]

@@ -1,11 +1,9 @@
 """Stored attempts of due points and jobs: values and their JSON. Reads nothing, knows no model.
 
 Note [The first and the newest attempts are kept]
-An attempt is stored as {"number", "started", "finished", "worker", "title", "trace"}: ms since the epoch or null, a
-line, a text. To limit the size of a row, at most MOST_ATTEMPTS attempts are kept, the first and the newest, and
-MOST_TRACES of them, again the first and the newest, keep their tracebacks: they show how the trouble began and what it
-is now. Numbers are not reassigned, so that readers see the gap. If a worker died, the end of its attempt is unknown:
-it has neither an end nor an error, and the title NOT_ENDED.
+To limit the size of a row, at most MOST_ATTEMPTS attempts are kept, and MOST_TRACES of them keep their tracebacks: they
+show how the trouble began and what it is now. Numbers are not reassigned, so that readers see the gap. Times are ms
+since the epoch or null. An attempt whose worker died has neither an end nor an error, and the title NOT_ENDED.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +15,6 @@ MOST_ATTEMPTS = 100
 MOST_TRACES = 10
 #: Maximum characters: of a traceback, from its end; of a line and of a worker's name.
 MOST_TRACE, MOST_LINE = 20_000, 200
-#: The title of an attempt whose worker died.
 NOT_ENDED = "its worker did not end it"
 
 
@@ -33,7 +30,6 @@ class Attempt(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """False if its worker died."""
         return self.title != NOT_ENDED
 
 
@@ -52,7 +48,6 @@ def followed_by(
 
 
 def to_json(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
-    """Return attempts as plain JSON."""
     return [attempt._asdict() for attempt in attempts]
 
 

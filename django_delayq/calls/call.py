@@ -33,7 +33,6 @@ def alias_for(queues: Iterable[str]) -> tuple[Any, str] | None:
 
 
 def first_alias() -> str:
-    """Return our first alias, '' for none."""
     return next((str(backend.alias) for backend in _our_backends()), "")
 
 
@@ -62,10 +61,7 @@ class Call:
 
 
 def call_of(row: Any, task: AnyTask) -> Call:
-    """Return the call of a row. Retries come from the row, else from the task, else from the backend's options.
-
-    Raises UnknownTask if this process has no backend for it.
-    """
+    """Return the call of a row. Retries come from the row, the task or the backend's options. Raises UnknownTask."""
     call, options, owner = row.call or {}, row.options or {}, backend_of(row.backend)
     retries = owner.known_retries.get(row.task)
     if retries is None:

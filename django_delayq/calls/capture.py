@@ -1,10 +1,9 @@
 """The last output of each execution (logs, stdout, stderr), kept in memory until its outcome is recorded. Pure.
 
 Note [Output is captured by context]
-In a worker, a handler of the root logger and replacements of `sys.stdout` and `sys.stderr` copy what code in the
-context of an execution writes (its thread, coroutines, `asyncio.to_thread`, threads in a copy of the context), and
-pass it on. Not captured: loggers that do not propagate, and output to the file descriptor itself (child processes, C
-code) or to a stream saved earlier.
+A handler of the root logger and replacements of `sys.stdout` and `sys.stderr` copy what code in the context of an
+execution writes, also in its coroutines and threads with a copy of the context, and pass it on. Not captured: loggers
+that do not propagate, and output to the file descriptor (child processes, C code) or a stream saved earlier.
 
 Note [Output that cannot be written is dropped]
 A worker's standard output may be closed, full, or a pipe without a reader. Then each `print` of a task would raise. So
@@ -47,7 +46,6 @@ class Output:
         self._lock = RLock()
 
     def add(self, text: str) -> None:
-        """Append a text. Thread-safe."""
         with self._lock:
             if self._most:
                 self._texts.append(text[-self._most :])
@@ -57,10 +55,7 @@ class Output:
                     self._texts.popleft()
 
     def end(self) -> str:
-        """Return the captured text, and capture nothing more.
-
-        If the beginning was dropped, so is the rest of its first line: half of a secret is not recognised as one.
-        """
+        """Return the captured text, and end the capture. Drops the rest of a cut line: it may be half of a secret."""
         with self._lock:
             most, self._most = self._most, 0
             text = "".join(self._texts)

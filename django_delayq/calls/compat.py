@@ -1,10 +1,9 @@
 """Django's tasks framework, from Django 6.0 itself or from its backport on Django 5.2.
 
 Note [The default backend decides the class of tasks]
-The backport may be installed with Django 6: Wagtail requires it, and creates its tasks with it. Both read `TASKS`, and
-the backend of an alias determines the class of its tasks, whichever `@task` creates them. So if the default is a
-backend of the backport, as in Wagtail's documentation, all tasks have its class, including ours. Both classes have the
-same fields and methods.
+The backport may be installed with Django 6: Wagtail requires it. The backend of an alias determines the class of its
+tasks, whichever `@task` creates them. With a backend of the backport as the default, as in Wagtail's documentation, all
+tasks have its class, including ours. Both classes have the same fields and methods.
 """
 
 import sys
@@ -50,7 +49,6 @@ else:
 
 
 def mail_connection() -> Any:
-    """Return a connection to the default mail server."""
     mailers = getattr(mail, "mailers", None)  # from Django 6.1 on
     return mail.get_connection() if mailers is None else mailers.default
 

@@ -34,17 +34,12 @@ class ExecutionContext(TaskContext):  # type: ignore[misc, type-arg]  # the stub
 
 
 class JobContext(ExecutionContext):
-    """The context of a task that runs as a job."""
-
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext(ExecutionContext):  # type: ignore[misc]
-    """The context of a task that a schedule runs.
-
-    `schedule` is the definition with which the run started, `due_at` its nominal instant (UTC).
-    """
+    """The context of a task that a schedule runs: `schedule` as at the start, `due_at` the nominal instant (UTC)."""
 
     schedule: "Schedule"
     due_at: datetime

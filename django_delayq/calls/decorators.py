@@ -62,10 +62,7 @@ class ScheduleFields(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A declared schedule. Fields of `Schedule` missing in `values` have their defaults.
-
-    `key` identifies it across releases; `module` is where it is declared.
-    """
+    """A declared schedule; missing `values` have the defaults of `Schedule`. `key` identifies it across releases."""
 
     key: str
     task: str
@@ -82,17 +79,13 @@ def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], 
     """Declare a schedule for a task: `@periodic("0 9 * * 1-5", timezone="Europe/Riga")` above `@task`.
 
     Takes exactly one of `cron`, `every` (a timedelta) and `at` (a datetime); the other keywords are fields of
-    `Schedule`. A naive datetime is read in `timezone`, which is then required. Declarations may be stacked. Nothing is
-    scheduled until `manage.py delayq_sync`.
+    `Schedule`. A naive datetime is read in `timezone`, which is then required. `key` identifies the schedule across
+    changes of the code; the default is its `name`, whose default is the path of the task. Declarations may be stacked.
+    Nothing is scheduled until `manage.py delayq_sync`.
 
-    `key` identifies the schedule across changes of the code; the default is its `name`, whose default is the path of
-    the task.
-
-    Raises:
-        InvalidRecurrence: The recurrence or a policy is not valid; names the field.
-        InvalidArguments: `args` and `kwargs` do not fit the signature of the task, or are not plain JSON.
-        TypeError: An unknown keyword; or the decorator is below `@task` or without parentheses.
-        ValueError: This task has a schedule with that key; or key or name is not a text of 1 to 200 characters.
+    Raises InvalidRecurrence or InvalidArguments if the time, a policy or the arguments are wrong, TypeError for an
+    unknown keyword or a decorator below `@task`, ValueError if the task has that key, or key or name is not a text of 1
+    to 200 characters.
     """
     if not isinstance(cron, str):
         raise TypeError('@periodic needs a time: @periodic("0 9 * * 1-5"), or every=timedelta(minutes=15).')

@@ -25,12 +25,7 @@ def backends() -> Mapping[str, str]:
 
 
 def prepare(task: AnyTask, backend: str, priority: int) -> AnyTask:
-    """Return the task for this backend. See Note [As the task says].
-
-    Raises:
-        HandoverRefused: The backend does not exist, or does not accept the task like this.
-        Exception: What the backend raises when it is created.
-    """
+    """Return the task for this backend, see Note [As the task says]. Raises HandoverRefused, or the backend's error."""
     if backend not in task_backends.settings:
         hint = did_you_mean(backend, backends())
         raise HandoverRefused(f"TASKS has no backend {backend!r}.{hint} It has {', '.join(backends())}.")

@@ -1,7 +1,4 @@
-"""Marks tasks to be executed in a process of their own; `worker/processes/isolated.py` executes them.
-
-Can be used while apps are being loaded: needs neither models nor settings.
-"""
+"""Marks tasks for a process of their own (`worker/processes/isolated.py`). Needs neither models nor settings."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, overload
@@ -26,10 +23,8 @@ def isolated(*, memory_mb: int | None = None) -> Callable[[T], T]: ...
 def isolated(task: Any = None, *, memory_mb: int | None = None) -> Any:
     """Execute a task in a process of its own, with at most `memory_mb` MiB of address space.
 
-    Works above or below `@task`, with any backend; applies where `delayq_worker` executes the task.
-
-    Raises:
-        InvalidTask: `memory_mb` is not an integer of at least 64.
+    Works above or below `@task`, with any backend; applies where `delayq_worker` executes the task. Raises InvalidTask
+    if `memory_mb` is not an integer of at least 64.
     """
     if not MEMORY.holds(memory_mb):
         raise InvalidTask(f"memory_mb must be {MEMORY.wanted} (MiB), not {memory_mb!r}.")

@@ -29,10 +29,8 @@ _INSTALLED = frozenset(("site-packages", "dist-packages"))
 
 
 class BrokenModule(NamedTuple):
-    """A task module that cannot be imported. Its tasks are missing; all other modules are not affected.
-
-    `package` is the missing package if the module belongs to an installed app: many have a `tasks.py` for an optional
-    dependency, so this is not an error.
+    """A task module that cannot be imported. `package`: the missing package if the module belongs to an installed app,
+    where it is often optional, so that this is no error.
     """
 
     app: str
@@ -58,7 +56,6 @@ def get_tasks() -> Mapping[str, AnyTask]:
 
 
 def broken_modules() -> Sequence[BrokenModule]:
-    """Return the task modules that cannot be imported."""
     get_tasks()
     return _broken
 
@@ -71,10 +68,8 @@ def find_broken(path: str) -> BrokenModule | None:
 
 
 def find_task(path: str) -> AnyTask | None:
-    """Return the task of a path or of a former path in TASK_ALIASES; None if no installed app has it.
-
-    An alias is followed once, from a path without a task to a registered task. So it allows nothing that could not be
-    scheduled by its own path, and hides no task.
+    """Return the task of a path or of a former path in TASK_ALIASES; None if no installed app has it. One alias is
+    followed, only to a registered task: it allows nothing that could not be scheduled by its own path.
     """
     tasks = get_tasks()
     return tasks.get(path) or tasks.get(conf.get_config().task_aliases.get(path, ""))
@@ -87,7 +82,6 @@ def current_name(path: str) -> str:
 
 
 def former_names(path: str) -> list[str]:
-    """Return the aliases of a path."""
     return [old for old, new in conf.get_config().task_aliases.items() if new == path]
 
 
@@ -116,7 +110,6 @@ def find_modules() -> dict[str, AppConfig]:
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
-    """Discover again at the next call, after a test has changed the settings."""
     global _tasks
     if setting in ("DELAYQ", "INSTALLED_APPS"):
         _tasks = None
@@ -126,7 +119,6 @@ setting_changed.connect(_forget, dispatch_uid="django_delayq.calls.registry")
 
 
 def summary(task: AnyTask) -> str:
-    """Return the first paragraph of a task's docstring on one line, or an empty text."""
     doc = inspect.getdoc(task.func) or ""
     return " ".join(doc.split("\n\n", 1)[0].split())
 

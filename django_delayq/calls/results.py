@@ -29,10 +29,7 @@ def new_tokens(count: int) -> list[str]:
 
 
 def key_hash(path: str, key: str) -> str:
-    """Return the hash of a task's unique key: 32 hexadecimal digits, which every collation compares exactly.
-
-    It includes the path, so that keys of different tasks never collide.
-    """
+    """Return a hash of a task's path and unique key: 32 hexadecimal digits, which every collation compares exactly."""
     return hashlib.sha256(f"{path}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -74,10 +71,7 @@ class JobResult(AnyResult):
 
     @property
     def return_value(self) -> Any:
-        """The return value of the task.
-
-        Raises ValueError if it failed or has not finished, ResultTooLarge (a ValueError) if it is too large to store.
-        """
+        """The task's return value. Raises ValueError unless it succeeded, ResultTooLarge if it cannot be stored."""
         value = super().return_value
         last = self.errors[-1] if len(self.errors) == len(self.worker_ids) else None  # otherwise of an earlier attempt
         if last is not None and last.exception_class_path == TOO_LARGE:
@@ -87,12 +81,9 @@ class JobResult(AnyResult):
     def wait(self, timeout: float | timedelta | None = None) -> Self:
         """Wait until the job has ended, successful or failed, and return this result, refreshed.
 
-        `timeout` is in seconds, 0 to query once, None for no limit.
-
-        Raises:
-            TimeoutError: The timeout has passed. The job continues.
-            WaitRefused: The job cannot end while the caller waits.
-            TaskResultDoesNotExist: The job was deleted, or its result has expired.
+        `timeout` is in seconds, 0 to query once, None for no limit. Raises TimeoutError if it has passed (the job
+        continues), WaitRefused if the job cannot end while the caller waits, TaskResultDoesNotExist if the job was
+        deleted or expired.
         """
         backend: Any = self.task.get_backend()
         for seconds in backend.poll(self, timeout):
@@ -109,10 +100,7 @@ class JobResult(AnyResult):
 
 
 def as_called(task: AnyTask, row: Any) -> AnyTask:
-    """Return a task as it was when the job of this row was enqueued, without validation.
-
-    It was valid then. Later settings, such as fewer queues, must not hide a result or stop a job.
-    """
+    """Return a task as it was when the job was enqueued, unchecked: later settings must not hide a result."""
     run_after = local(row.due_at) if row.due_at > row.created_at else None
     values = row.backend, row.queue, row.priority, run_after
     if values == (task.backend, task.queue_name, task.priority, task.run_after):
@@ -126,8 +114,7 @@ def as_called(task: AnyTask, row: Any) -> AnyTask:
 def result_of(task: AnyTask, row: Any, call: Any = None, *, begun: bool = False) -> AnyResult:
     """Return a job's result as Django shows it. Attempts before a manual retry are left out.
 
-    `call` replaces the arguments in the row. `begun`: the row's `attempt` counts the execution that is starting in the
-    worker.
+    `call` replaces the row's arguments. With `begun`, the row's `attempt` counts the execution that is starting.
     """
     call = call or row.call or {}
     attempts = from_json(row.attempts) if row.attempts else []

@@ -1,9 +1,8 @@
 """Isolates work from failures of side channels: logs, output, metrics, traces, pings, alerts, receivers.
 
 Note [Cut off]
-Errors of side channels are suppressed: the work continues, and its outcome is not affected. Each cause is logged once
-per process, without a traceback, which could show a secret, and in an empty context, so that it is not captured as
-output of the running task.
+Errors of side channels do not affect the work or its outcome. Each cause is logged once per process: without a
+traceback, which could show a secret, and in an empty context, so that the output of the task does not capture it.
 """
 
 import logging
@@ -54,10 +53,7 @@ class Guard:
 
 
 def send(signal: Signal, name: str, *, cut: type[BaseException] = Exception, **named: Any) -> None:
-    """Send a signal to all its receivers; `name` is for the log. See `Guard` for `cut`.
-
-    `send_robust` would log each failure with its traceback, and fail at a receiver without a `__qualname__`.
-    """
+    """Send a signal to all its receivers. `send_robust` would log tracebacks, and requires a `__qualname__`."""
     if signal.receivers:
         synchronous, asynchronous = signal._live_receivers(named["sender"])
         for receiver in (*synchronous, *asynchronous):

@@ -101,13 +101,7 @@ def path_of(name: str, value: object) -> str:
 
 
 def callbacks_of(task: AnyTask) -> dict[str, str]:
-    """Return the paths of the task's on_success and on_failure, if set.
-
-    Raises:
-        InvalidTask: One is not a task.
-        UnknownTask: No installed app offers it.
-        InvalidArguments: It does not take the id of a result.
-    """
+    """Return the paths of on_success and on_failure, if set; raise InvalidTask, UnknownTask or InvalidArguments."""
     paths = {name: path for name in NAMES if (path := path_of(name, getattr(task, name, None)))}
     for path in set(paths.values()):
         registry.check_call(registry.get_task(path), ["id"], {})

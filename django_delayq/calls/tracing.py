@@ -1,17 +1,14 @@
 """OpenTelemetry's traces: from an enqueueing, an edit or a run now to its execution. Imported only if TRACES is True.
 
 Note [Parent]
-By OpenTelemetry's messaging conventions an execution is a span of the kind CONSUMER. The span of a job or a run now is
-a child of the span that requested it, which the row carries. Each due point of a schedule begins a trace of its own: it
-is not part of the request that saved the schedule, perhaps years ago.
+The span of a job or a run now is a child of the span that requested it, which the row carries. Each due point of a
+schedule begins a trace of its own: the request that saved the schedule may be years old.
 
 Note [Nothing while idle]
-A worker queries Redis several times a second. With an instrumented client of Redis or the database, each query would
-be a trace. So the worker's own threads suppress instrumentation.
+With an instrumented client, each query of a worker would be a trace. So its own threads suppress instrumentation.
 
 Note [A tracer that fails]
-The SDK lets exceptions of span processors through. So every call of the tracer is within TRACER: the work continues
-without a span.
+The SDK lets exceptions of span processors through. So every call is within TRACER: work continues without a span.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,12 +26,10 @@ TRACER = Guard("OpenTelemetry's tracer")
 
 
 def is_on() -> bool:
-    """Return whether DELAYQ["TRACES"] is True."""
     return conf.get_config().traces
 
 
 def tracer() -> Any:
-    """Return our tracer, from the provider that the project has set."""
     from opentelemetry import trace
 
     return trace.get_tracer("django_delayq")
@@ -55,7 +50,6 @@ def carrier() -> dict[str, str]:
 
 
 def as_options() -> dict[str, Any] | None:
-    """Return the current span as options of a new row; None if there is none."""
     carried = carrier()
     return {"trace": carried} if carried else None
 
@@ -84,7 +78,6 @@ def ids(span: Any = None) -> dict[str, str]:
 
 
 def within(span: Any) -> AbstractContextManager[Any]:
-    """Make this the current span; None changes nothing."""
     if span is None:
         return nullcontext()
     from opentelemetry import trace

@@ -92,12 +92,10 @@ class Config:
     min_interval_seconds: float = 1
 
     def days_kept(self, outcome: str) -> int | None:
-        """Return the days for which runs with this outcome are kept; None for ever."""
         days = self.history_days
         return days.get(outcome) if isinstance(days, Mapping) else days
 
     def shard_count(self, queue: str) -> int:
-        """Return the number of shards of a queue; 1 if SHARDS does not name it."""
         return self.shards if isinstance(self.shards, int) else self.shards.get(queue, 1)
 
     def modules_of(self, app: AppConfig | None = None) -> Sequence[str]:
@@ -120,10 +118,7 @@ def mirrors() -> bool:
 
 
 def why_no_redis() -> str:
-    """Return why this process sends nothing to Redis, '' if it may. No other function decides this.
-
-    Logs each reason once. The subprocesses of a test inherit it. Translate the text for display.
-    """
+    """Return why this process sends nothing to Redis, '' if it may. Only this decides it. Translate it for display."""
     global _marked
     config, testing = _load(), ""
     if not config.redis_in_tests:
@@ -163,7 +158,6 @@ def use_tz() -> bool:
 
 
 def project_timezone() -> str:
-    """Return the project's time zone, the default for a new schedule."""
     return str(settings.TIME_ZONE or "UTC")
 
 
@@ -177,7 +171,6 @@ def admins() -> list[str]:
 
 
 def settings_module() -> str:
-    """Return the module of the project's settings, '' if they have none."""
     return str(getattr(settings, "SETTINGS_MODULE", "") or "")
 
 

@@ -73,8 +73,6 @@ def find_refusal(url: str, hosts: Collection[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AlertSettings:
-    """The validated setting, with defaults."""
-
     #: True sends to ADMINS.
     mail: bool | tuple[str, ...] = setting(False, _MAIL)
     webhook: str = setting("", _WEBHOOK, repr=False)

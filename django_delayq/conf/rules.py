@@ -14,8 +14,6 @@ QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Rule(NamedTuple):
-    """A condition on a value, and its description."""
-
     wanted: str
     holds: Callable[[Any], bool]
     is_secret: bool = False
@@ -29,16 +27,11 @@ class Rule(NamedTuple):
 
 
 def setting(default: Any, rule: Rule, **options: Any) -> Any:
-    """Return a dataclass field for a setting."""
     return field(default=default, metadata={"read": rule.read}, **options)
 
 
 def read_settings(settings: type, raw: Any, name: str) -> dict[str, Any]:
-    """Return the values for the fields of a dataclass, by the rules in their metadata.
-
-    Raises:
-        ImproperlyConfigured: There are unknown keys or invalid values; the message lists all of them.
-    """
+    """Return the values of a dataclass' fields; raise ImproperlyConfigured with all unknown keys and wrong values."""
     if not isinstance(raw, Mapping):
         raise ImproperlyConfigured(f"{name} must be a dict, not {type(raw).__name__}.")
     readers = {item.name.upper(): item.metadata["read"] for item in fields(settings) if item.metadata}

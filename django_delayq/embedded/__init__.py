@@ -1,7 +1,6 @@
 """An embedded Redis for demos and tests: finds a server binary, starts it on a private unix socket, and removes it.
 
-Never opens a TCP port, never serves production, is never started by `AppConfig.ready()`, and needs neither Django nor
-redis-py. POSIX only.
+Never opens a TCP port, never serves production, starts only on request; needs neither Django nor redis-py. POSIX only.
 """
 
 import atexit
@@ -19,11 +18,8 @@ __all__ = [
 def redis_url(shared_as: str | None = None) -> str:
     """Return `DELAYQ_REDIS_URL`; if it is not set, start an embedded server for the life of this process.
 
-    The variable is then set, so that child processes use the same server. With `shared_as`, all processes of this user
-    with the same text share one server, which ends with the last of them.
-
-    Raises:
-        EmbeddedServerUnavailable: The variable is not set, and no server can be started.
+    The variable is then set for child processes. With `shared_as`, all processes of this user with the same text share
+    one server, which ends with the last of them. Raises EmbeddedServerUnavailable if no server can be started.
     """
     given = os.environ.get(URL_VARIABLE)
     if given:

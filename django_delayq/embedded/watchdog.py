@@ -1,8 +1,7 @@
 """The process between an embedded server and its users: ends the server after its last user.
 
-`server.py` starts it as a script in its own session, so that neither Ctrl-C nor `kill -9` of a user leaves a server or
-a directory behind; see there, Note [File locks hold all state]. Imports only the standard library, is never
-imported by Django, and never restarts the server.
+`server.py` starts it in a session of its own: see there, Note [File locks hold all state]. Needs only the standard
+library.
 """
 
 import contextlib

@@ -158,10 +158,7 @@ class Broker:
     # -- upkeep: see `worker/upkeep.py`, Note [One lease]
 
     def take_upkeep(self) -> float:
-        """Take the upkeep lease if it is free; return the seconds until another worker's ends, 0 if it is ours now.
-
-        A lease that lasts longer than UPKEEP_MS, or never ends, is damaged and is overwritten.
-        """
+        """Take the upkeep lease if it is free or damaged; return the seconds until another's ends, 0 if it is ours."""
         left_ms = self.ask("pttl", self._key("upkeep"))
         if 0 < left_ms <= UPKEEP_MS:
             return float(left_ms / 1000)
@@ -178,7 +175,6 @@ class Broker:
         return holder is not None and text(holder) == self.worker
 
     def end_upkeep(self, holder: str = "") -> None:
-        """Release the upkeep lease if it is still ours."""
         if self.upkeep_holder() == (holder or self.worker):
             self.ask("delete", self._key("upkeep"))
 

@@ -4,9 +4,8 @@ Note [Own pool, own timeouts, no retries]
 django-redis keeps one pool per URL for the whole project, with the project's timeouts and redis-py's retries. A
 retried EVALSHA runs twice, and a shared timeout is too long for a form or too short for a worker. So each use gets its
 own pool, built by the alias' connection factory (which supports Sentinel, Cluster, TLS and passwords), with its own
-timeouts and no retries. The worker's loop repeats a claim under the same request id; every other command is repeated
-by its caller. In a cluster, redis-py follows MOVED and ASK, waits out TRYAGAIN and reloads the slots: none of that
-runs a script twice.
+timeouts and no retries; callers repeat commands. In a cluster, redis-py follows MOVED and ASK, waits out TRYAGAIN and
+reloads the slots: none of that runs a script twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,8 +54,7 @@ class DamagedKeys(BrokerError):
 class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
     """`OPTIONS["CONNECTION_FACTORY"]` of a django-redis alias for a Redis Cluster.
 
-    LOCATION names one or more nodes; the others are discovered. A cluster only has database 0. Commands of
-    django-redis on several keys (`get_many`) do not work across slots: use another alias as a cache.
+    LOCATION names one or more nodes. `get_many` and the like fail across slots: use another alias as a cache.
     """
 
     _clusters: dict[str, Any] = {}
@@ -122,9 +120,7 @@ def close(client: Any) -> None:
 def connector(*, timeout_seconds: float) -> Callable[[], Any]:
     """Return a factory of clients for the alias DELAYQ['REDIS']. Opens no connection.
 
-    Raises:
-        BrokerUnavailable: This process does not use Redis; see `conf.why_no_redis`.
-        ImproperlyConfigured: The alias does not exist, is not django-redis, or its address cannot be read.
+    Raises BrokerUnavailable if this process does not use Redis, ImproperlyConfigured if the alias is not usable.
     """
     if not conf.get_config().mirror:
         raise BrokerUnavailable(f"Nothing is sent to Redis. {conf.why_no_redis()}.")
@@ -186,7 +182,6 @@ def _client() -> Any:
 
 
 def _databases(alias: str) -> set[tuple[object, ...]]:
-    """Return what identifies the databases of a cache; empty if it is not Redis."""
     found: set[tuple[object, ...]] = set()
     with suppress(Exception):  # another alias may be broken in any way: Django reports it on use
         cache: Any = caches[alias]

@@ -2,9 +2,8 @@
 
 Note [Counters]
 Each worker counts in memory and once a second adds its counts to the minute's hash in Redis (`worker/recorder.py`).
-Two minutes later a worker moves the hash into the table `Rollup` (`minutes.py`). So recent throughput is read from a
-few hundred sums. The ledger is authoritative, counters are not: a crash loses the last second, a lost reply may count
-it twice, and what Redis loses before it is moved is lost.
+Two minutes later a worker moves the hash into the table `Rollup` (`minutes.py`). The ledger is authoritative, counters
+are not: a crash or Redis may lose counts, and a lost reply may count the last second twice.
 """
 
 from bisect import bisect_left
@@ -50,8 +49,7 @@ _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 class Counts(dict[Key, Tally]):
     """Tallies by key, at most MOST_TASKS and one more per kind and queue. Not thread-safe."""
 
-    #: Before this instant the worker could not work: it had not started, or a server was unavailable. See
-    #: `minutes.py`, Note [Overload].
+    #: Before this instant the worker could not work. See `minutes.py`, Note [Overload].
     since: datetime = datetime.min.replace(tzinfo=UTC)
     #: By queue or task name: when this worker last knew it as paused.
     paused_at: Mapping[str, datetime] = {}
@@ -99,10 +97,7 @@ def outcomes(tally: Mapping[str, int]) -> dict[str, int]:
 
 
 def percentile(tally: Mapping[str, int], buckets: tuple[str, ...], share: float) -> float | None:
-    """Return the seconds within which this share waited (LATENCY) or ran (RAN), None if there are no counts.
-
-    It is the bound of a bucket: up to twice the true value.
-    """
+    """Return the seconds, up to twice the true value, within which this share waited (LATENCY) or ran (RAN)."""
     wanted = share * sum(tally.get(name, 0) for name in buckets)
     if not wanted:
         return None

@@ -9,8 +9,7 @@ from typing import Literal, NamedTuple, TypeVar
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 
-#: Parts of a shard, in the order in which every script receives them, with their Redis types. A key with another type
-#: was written by another program.
+#: Parts of a shard, in the order in which every script receives them, with their Redis types.
 TYPES = {
     "due": "zset", "ready": "zset", "jobs": "zset", "jobs-ready": "zset",
     "point": "hash", "gen": "hash", "priority": "hash", "lease": "hash", "attempts": "hash",
@@ -29,8 +28,6 @@ LONGEST_WAIT_MS = 2 * 3600 * 1000
 
 
 class Shard(NamedTuple):
-    """Where a member is stored."""
-
     queue: str
     number: int
 
@@ -98,10 +95,7 @@ class Entry:
 
 
 class Claim(NamedTuple):
-    """The reply to a claim. `head_ms` is the score of the shard's next member after the claim, None if empty.
-
-    `epoch` is None if the shard was flushed; nothing is claimed then. `holder` is the value of each lease.
-    """
+    """The reply to a claim. `head_ms`: score of the shard's next member. `epoch` is None if the shard was flushed."""
 
     now_ms: int
     head_ms: int | None
@@ -131,9 +125,7 @@ class Settled(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """A schedule or a row to mirror. `wake_ms` 0 means now, by the server's clock. `expected` is a newer generation
-    found in Redis, to be overwritten; else ''.
-    """
+    """A schedule or a row to mirror. `wake_ms` 0 means now. `expected`: a newer generation in Redis to overwrite."""
 
     member: str
     generation: int

@@ -3,8 +3,7 @@
 Note [Refuse or warn]
 A worker refuses a server that would silently lose or falsify due points later: one that evicts keys, or does not run
 the scripts as required. It warns once, in its log, of problems without immediate cost or certainty. It examines servers
-at start, and again when a run id changes: the server was restarted or replaced. A refusal at that time is a drain:
-running tasks are still recorded.
+at start, and after a restart or failover, when a refusal is a drain: running tasks are still recorded.
 """
 
 import logging
@@ -42,8 +41,7 @@ class UnfitServer(BrokerError):
 class Look(NamedTuple):
     """The state of one server (one primary of a cluster). `name` is its address in a cluster, else ''.
 
-    `about` is INFO, empty if refused. `fault` is how it deviates from what the scripts need. `ahead_seconds`: bounds of
-    its clock minus this machine's.
+    `about` is INFO, empty if refused. `fault`: what the scripts lack. `ahead_seconds`: bounds of its clock minus ours.
     """
 
     name: str
@@ -68,11 +66,7 @@ class Finding(NamedTuple):
 
 
 def examine(broker: Broker, logged: set[str]) -> None:
-    """Examine the servers. Log each warning whose id is not in `logged`, and add it.
-
-    Raises:
-        UnfitServer: A server is not fit; the message says what to do.
-    """
+    """Examine the servers; log each warning whose id is not in `logged`, and add it. Raises UnfitServer."""
     found = find_problems(look(broker))
     for finding in found:
         if finding.level == "E":

@@ -1,6 +1,4 @@
-"""The Lua scripts, read from the package once; each is called by one method of `Broker`. Parses their replies: garbage
-is never an error here.
-"""
+"""The Lua scripts, each called by one method of `Broker`. Parses their replies: garbage is never an error here."""
 
 import hashlib
 import json
@@ -30,9 +28,7 @@ def load(name: str) -> tuple[str, str]:
 
 
 def run_script(client: Any, name: str, calls: Sequence[tuple[tuple[bytes, ...], Sequence[Argument]]]) -> list[Any]:
-    """Run a script for each call, (keys, arguments), in one round trip; two if the server does not know it; one per
-    call in a cluster. Raises the first error, as `translated` does; other calls may have been executed.
-    """
+    """Run a script for each call, (keys, arguments). Raises the first error; other calls may have been executed."""
     text, sha = load(name)
     try:
         requests = [("EVALSHA", sha, len(keys), *keys, *args) for keys, args in calls]

@@ -1,7 +1,4 @@
-"""The ledger: reads schedules and runs, writes outcomes and states. Never touches Redis.
-
-See `recording.py`, Note [Compare and set].
-"""
+"""The ledger: reads schedules and runs, writes outcomes and states. Never touches Redis."""
 
 from .bulk import check_tables, database, reader, writer, writing
 from .chain import settle_state

@@ -1,9 +1,8 @@
 """Reads, inserts and updates many rows as tuples, in one statement or a few. Implements no rule of scheduling.
 
 Note [Tuples]
-Instances of Django's models would take nine tenths of a worker's time. So the queries of each batch use SQL that Django
-compiled once, or that is built from Django's names of tables and columns. PostgreSQL receives the rows of a statement
-as one JSON text, which is written and read in C.
+Instances of Django's models would take nine tenths of a worker's time. So batches use SQL that Django compiled once.
+PostgreSQL receives the rows of a statement as one JSON text, which is written and read in C.
 
 Note [By the index]
 Given a hundred keys, PostgreSQL's planner scans the joined table, which takes three times as long. It cannot see keys
@@ -100,7 +99,6 @@ def _converted(row: Sequence[Any], converters: Sequence[tuple[int, Convert]]) ->
 
 
 def _reading(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
-    """Return the converter from database values to Python, or None if no conversion is needed."""
     field = column.output_field
     if isinstance(field, JSONField) and not connection.ops.get_db_converters(column):
         return lambda text: [] if text == "[]" else {} if text == "{}" else json.loads(text)
@@ -213,7 +211,6 @@ def _element(at: int, field: Any, connection: BaseDatabaseWrapper) -> str:
 
 
 def _writing(field: Any, connection: BaseDatabaseWrapper) -> Convert | None:
-    """Return the converter from Python to database or JSON values, or None if no conversion is needed."""
     postgresql = connection.vendor == "postgresql"
     if isinstance(field, JSONField):
         return None if postgresql else json.dumps

@@ -1,11 +1,8 @@
-"""Computes the next due point of a schedule from its definition and state, and advances the state by an outcome.
-
-Reads no clock and no server, writes nothing.
+"""Computes a schedule's next due point, and advances its state by an outcome. Does no I/O, and reads no clock.
 
 Note [First missing point]
 A schedule's chain continues at its first missing point: the oldest open row of the chain, else the first point after
-max(last_due_at, effective_from). It never starts from "now", so no point that fell due during an outage is forgotten,
-and never before the last edit, so an edit creates no due point in the past.
+max(last_due_at, effective_from). So no point of an outage is forgotten, and an edit creates no due point in the past.
 """
 
 from datetime import datetime
@@ -85,10 +82,7 @@ def wake_of(schedule: AnySchedule, point: datetime) -> datetime:
 
 
 def advance(state: StateRow, run: RunRow) -> bool:
-    """Update a state, in memory, with one row; return whether it decides points of the chain.
-
-    An outcome does, and so does the hand-over of an overlapping run, whose later outcome does not.
-    """
+    """Update a state, in memory, with one row; return whether the row decides points of the chain."""
     handed_over = run.separate and run.origin == Origin.DUE and run.status == Status.QUEUED
     is_final = run.status not in OPEN
     decides = handed_over or (is_final and not run.separate)
@@ -115,10 +109,7 @@ def advance(state: StateRow, run: RunRow) -> bool:
 
 
 def settle_state(schedule: ScheduleRow, state: StateRow) -> datetime | None:
-    """Set a state's next point, or the reason why there is none, in memory; return the point.
-
-    The condition and reason of a disabled schedule stay unchanged.
-    """
+    """Set a state's next point in memory, or why an enabled schedule has none; return the point."""
     state.next_due_at = None
     if not schedule.enabled:
         return None

@@ -4,10 +4,7 @@ Note [Unique keys]
 A job holds its key in a nullable column with a unique constraint, until it starts or until it ends. If the key is
 taken, the holder's row is returned instead, locked for the rest of the caller's transaction. So a worker that would
 start the holder waits, and it sees what the caller writes. The keys of a call are locked in sorted order. Two
-transactions that take two keys in opposite order deadlock, and the database ends one of them.
-
-Note [Beside its cause]
-One transaction writes an outcome and its callback's row, so that a crash never leaves one without the other.
+transactions with several calls may deadlock, and the database ends one of them.
 """
 
 import logging
@@ -45,13 +42,7 @@ def _jobs(using: str | None = None) -> QuerySet[Run]:
 
 
 def add_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Insert jobs in the current transaction, all or none; set their primary keys.
-
-    Return for each its own row, or that of the job that holds its unique key. See Note [Unique keys].
-
-    Raises:
-        DatabaseError: No job was inserted.
-    """
+    """Insert jobs, all or none; return for each its row, or the row that holds its key. See Note [Unique keys]."""
     using = database()
     if len(rows) == 1 and rows[0].unique_key is None:
         rows[0].pk = writer(Run, NEW_JOB, using).insert_one(_values(rows[0]))
@@ -111,10 +102,7 @@ def _change(job: Run, **values: Any) -> bool:
 def retry_job(job: Run, now: datetime) -> bool:
     """Enqueue a failed job again, keeping only its history; return False if the row has changed.
 
-    A new fence keeps outcomes of older attempts from being taken for new ones. A stop request ends.
-
-    Raises:
-        IntegrityError: Another job holds its unique key. Nothing was written.
+    A new fence voids outcomes of older attempts. Raises IntegrityError if another job holds the unique key.
     """
     key = (job.options or {}).get("unique_key")
     failed = job.status
@@ -145,7 +133,7 @@ _AFTER: dict[str, str] = {Status.SUCCEEDED: "on_success", Status.FAILED: "on_fai
 
 
 def call_back(outcomes: Sequence[Outcome]) -> None:
-    """Insert the callbacks of outcomes that were written, in their transaction; set their `callback`."""
+    """Insert the callbacks of written outcomes, in their transaction: a crash never leaves one without the other."""
     for outcome in outcomes:
         outcome.callback = _after(outcome)
     rows = [outcome.callback for outcome in outcomes if outcome.callback is not None]

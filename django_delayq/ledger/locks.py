@@ -2,10 +2,9 @@
 
 Note [Locked rows are skipped]
 On PostgreSQL a row stays locked until its transaction ends, which may take minutes. A worker that waited would delay
-all its other outcomes, perhaps even one that the lock's owner waits for. So it locks and writes free rows, in the
-order of `models/primary.py`, Note [Order of locks], and returns to the others later (`worker/recorder.py`). A lock that
-cannot be skipped, as of a table, is an error after LOCK_MS. This is less than `deadlock_timeout`, so a deadlock with
-a worker ends before PostgreSQL cancels the other transaction.
+all its other outcomes. So it locks and writes free rows, in the order of `models/primary.py`, Note [Order of locks],
+and returns to the others later (`worker/recorder.py`). A lock that cannot be skipped, as of a table, is an error after
+LOCK_MS: less than `deadlock_timeout`, so that PostgreSQL does not cancel the other transaction.
 """
 
 from collections.abc import Collection
@@ -20,10 +19,7 @@ from .bulk import reader
 def lock_free(
     model: type[Model], pks: Collection[int], using: str, *fields: str
 ) -> tuple[dict[int, tuple[Any, ...]], set[int]]:
-    """Lock the free rows; return their fields by primary key, and the keys that other transactions have locked.
-
-    Keys without a row are in neither. A database that cannot skip locks waits for them.
-    """
+    """Lock the free rows, or all without SKIP LOCKED; return their fields, and the keys that others locked."""
     rows = reader(model, _key(model), ("pk", *fields), using, lock=True).read(list(pks))
     found = {pk: tuple(values) for pk, *values in rows}
     return found, locked_by_others(model, set(pks) - found.keys(), using)

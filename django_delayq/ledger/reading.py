@@ -19,13 +19,11 @@ from .rows import RunRow, ScheduleRow, StateRow
 # Literals as in the partial indexes: with parameters, SQLite would scan the whole history instead. No index has a
 # condition on a boolean, which releases of Django write differently.
 _TABLE = Run._meta.db_table
-#: As in the index of open rows of chains.
 _OPEN_OF_CHAIN = (
     f" AND {_TABLE}.schedule_id IS NOT NULL AND {_TABLE}.status IN ('queued', 'running', 'retrying')"
     f" AND NOT {_TABLE}.separate"
 )
 _IS_OPEN_OF_CHAIN = RawSQL(_OPEN_OF_CHAIN.removeprefix(" AND "), [], output_field=BooleanField())  # noqa: S611 - ours
-#: As in the index by status.
 _NOT_SUCCEEDED = RawSQL(f"NOT ({_TABLE}.status = 'succeeded')", [], output_field=BooleanField())  # noqa: S611 - ours
 DEFINITION = tuple(field.name for field in fields(ScheduleRow) if field.init and field.name != "state")
 STATE = tuple(field.name for field in fields(StateRow) if field.name != "stored")
@@ -95,7 +93,6 @@ def load_oldest_open(pks: Collection[int]) -> dict[int, datetime]:
 
 
 def load_runs(pks: Collection[int]) -> dict[int, RunRow]:
-    """Return runs by primary key."""
     return {row.pk: row for row in _runs("id", pks)}
 
 
@@ -109,10 +106,7 @@ def load_abandoned() -> list[RunRow]:
 
 
 def count_up_to(most: int, *questions: QuerySet[Any]) -> list[int]:
-    """Count the rows of each query up to `most + 1`, which means more than `most`, in one statement.
-
-    Sort the rows of a query by its index: with a limit, PostgreSQL would otherwise scan the table.
-    """
+    """Count up to `most + 1` rows of each query. Each must be sorted by its index, else PostgreSQL scans the table."""
     keys, values = _limit(most + 1, [rows if rows.query.order_by else rows.order_by() for rows in questions])
     with connections[database()].cursor() as cursor:
         counts = ", ".join(f"(SELECT COUNT(*) FROM {each} counted)" for each in keys)  # noqa: S608 - Django's
@@ -151,10 +145,8 @@ def count_open_separate(most: int, without: Collection[str] = ()) -> tuple[int, 
 def count_values(
     most: int, names: Sequence[str], *questions: QuerySet[Run], before: datetime | None = None
 ) -> dict[Any, int]:
-    """Count the first `most` runs of each query, created `before`, by the values of these columns, in one statement.
-
-    A subquery selects the keys by an index: otherwise PostgreSQL would walk all runs by primary key.
-    """
+    """Count the first `most` runs of each query, created `before`, by the values of these columns."""
+    # A subquery selects the keys by an index: otherwise PostgreSQL would walk all runs by primary key.
     using, columns, (keys, values) = database(), ", ".join(names), _limit(most, questions)
     found = " UNION ALL ".join(f"SELECT * FROM {each} counted" for each in keys)  # noqa: S608 - Django's
     sql = f"SELECT {columns}, COUNT(*) FROM ({found}) found JOIN {_TABLE} ON {_TABLE}.id = found.pk"  # noqa: S608
@@ -201,12 +193,10 @@ class HeldBack:
 
     @property
     def paused(self) -> Collection[tuple[str, str]]:
-        """(kind, name) of each paused queue or task."""
         return {("queue", name) for name in self.queues} | {("task", name) for name in self.tasks}
 
 
 def held_back() -> list[Control]:
-    """Return the pauses and limits that are in force."""
     return list(Control.objects.using(database()).in_force())
 
 

@@ -2,24 +2,21 @@
 
 Note [Edits during an execution]
 An edit may end the definition of a point that is being executed. The next claim sees only the new definition, whose
-points begin after the edit. So the worker that records the point also records what the definition of its claim left
-up to the edit, as one stretch (rule R8) that begins 1 ms later; a worker that loses the point must not write it. A
-definition that was itself replaced since is not known, and is assumed to have left points (`Schedule.replaced_from`).
+points begin after the edit. So the worker that wins the point also records what the definition of its claim left up to
+the edit, as one stretch (rule R8). Definitions in between are assumed to have left points (`Schedule.replaced_from`).
 
 Note [What was pruned is decided]
 The unique row of a due point ensures that it is recorded once; a pruned row no longer does. So pruning raises
 `ScheduleState.pruned_until` to the last pruned point, in the same transaction and with the state locked; insertions
 up to there are lost. A `running` row locks no state: it is inserted first, and deleted again if its point was pruned or
-the schedule no longer exists. This is safe: an insertion waits for a deletion of the same point, and a later read sees
-what that deletion noted.
+the schedule no longer exists. The insertion waits for a deletion of the same point, and then sees what that noted.
 
 Note [Compare and set]
 Redis is settled after the ledger, by the worker that won the row there. A new row is won by the unique constraint on
 (schedule, origin, due_at); an existing row by locking it with the version that was read (`rows.VERSION`). Versions are
 compared for equality only: fences have no order, as clocks may step back. A row that already has the new version is the
-worker's own: the reply to an earlier COMMIT was lost. Recording it again changes nothing, as other workers may have
-continued from it. If a call changes a row twice, the first change wins: after a flush, a worker may have executed an
-entry twice.
+worker's own: the reply to a COMMIT was lost. It is not written again, as other workers may have continued from it. If a
+call changes a row twice, as after a flush, the first change wins.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +58,7 @@ class Change(NamedTuple):
 
 
 def change(names: Sequence[str], changes: Sequence[Change], using: str) -> list[tuple[Won, bool]]:
-    """Update or delete rows that still have the version that was read, in a transaction. See Note [Compare and set].
+    """Update or delete rows that still have the version that was read. See Note [Compare and set].
 
     Return for each its result, GONE if the row does not exist, and whether the row already had the new version.
     """
@@ -138,8 +135,7 @@ def record(outcomes: Sequence[Outcome], *, refused: Won | None = None) -> list[W
     """Write rows and states in one transaction; return the result of each outcome. See Note [Compare and set].
 
     After an exception nothing is written, and the call may be repeated. A `running` row does not advance the state, but
-    the points skipped for it do (rule R9). `refused` is the result for a new row that the database rejects; None raises
-    its error.
+    points skipped for it do (rule R9). `refused`: the result of a new row that the database rejects; None: raise.
     """
     moving = {each.schedule.pk for each in outcomes if each.schedule is not None and each.run.status != Status.RUNNING}
     using = database()
@@ -215,7 +211,6 @@ def _winners(outcomes: Sequence[Outcome], won: Sequence[Won]) -> set[int]:
 
 
 def _insert(outcomes: Sequence[Outcome], new: Sequence[int], won: list[Won], using: str, refused: Won | None) -> None:
-    """Insert these rows with their owners; set their results in `won`."""
     try:
         with transaction.atomic(using=using):
             pks = writer(Run, _NEW, using).insert([_new_values(outcomes[index].run) for index in new])
@@ -267,12 +262,9 @@ def _advance(
     states: dict[int, StateRow],
     using: str,
 ) -> None:
-    """Advance the states of the outcomes that were won; their schedules and states are locked.
-
-    What an edit left after a point that is still running is recorded with that point, not with points skipped for it.
-    """
     if not moving:
         return
+    # What an edit left after a point that is still running is recorded with that point, not with points skipped for it.
     begun = {each.run.schedule_id for each in outcomes if not each.run.separate and each.run.status in OPEN}
     # Definitions of these generations: only edited schedules are read again.
     current, edited = dict[int, ScheduleRow](), set[int]()

@@ -2,14 +2,12 @@
 
 Note [The walk]
 The walk visits the schedules that have rows, also deleted ones, by primary key, and the rows of each by the unique
-index, oldest first. To continue a walk, a caller passes the last schedule that was done. Rows are read once, a page at
-a time, so that no statement takes long, however many rows are kept.
+index, oldest first. Rows are read once, a page at a time, so that no statement takes long.
 
 Note [What is never pruned]
 Rows without an outcome, the newest outcome of each schedule's chain, and rows whose pruning cannot be noted in
 `ScheduleState.pruned_until` (see `recording.py`). That note must not pass a point that has no row yet: due points and
-backfills are pruned only up to `last_due_at`, and not at all without a state. A manual run needs no note, as no other
-row gets its instant; nor do rows of a deleted schedule, as nothing can be recorded without it.
+backfills are pruned only up to `last_due_at`. Manual runs (their instants are unique) and deleted schedules need none.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -44,7 +42,6 @@ class OldRun(NamedTuple):
 
     @property
     def until(self) -> datetime:
-        """The last due point that the row covers."""
         return self.last_due_at or self.due_at
 
     @property
@@ -124,7 +121,6 @@ def find_prunable(now: datetime, after: int = 0) -> Iterator[Batch]:
 
 
 def _walk(now: datetime, after: int) -> Iterator[tuple[int, Rule, Iterator[list[OldRun]]]]:
-    """Yield the schedules after this key that have rows, with pages of those to be pruned."""
     runs = _runs().order_by("schedule_id", "due_at", "origin").values_list("schedule_id", "due_at")
     keeps = Schedule._base_manager.using(database()).values_list("keep", "keep_last")
     while oldest := runs.filter(schedule_id__gt=after).first():
@@ -158,10 +154,7 @@ def _runs() -> QuerySet[Run]:
 
 
 def prune(rows: Sequence[OldRun]) -> Pruned:
-    """Delete rows, and note it in the states of their schedules, in one transaction.
-
-    Rows that are locked, or whose pruning cannot be noted, stay: see Note [What is never pruned].
-    """
+    """Delete rows and note it, in one transaction; locked rows stay. See Note [What is never pruned]."""
     using = database()
     if not rows:
         return Pruned([], 0)

@@ -22,11 +22,7 @@ def add_minute(at: datetime, counts: Counts) -> None:
 
 
 def merge_minutes(before: datetime) -> int:
-    """Merge up to BATCH minutes before this instant into their hours, each once; return how many.
-
-    Raises:
-        Overtaken: A concurrent call has merged some of them.
-    """
+    """Merge up to BATCH minutes before this instant into their hours, each once; return how many. Raises Overtaken."""
     minutes = list(_rows().filter(seconds=MINUTE, at__lt=before).order_by("at")[:BATCH])
     if not minutes:
         return 0

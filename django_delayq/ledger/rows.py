@@ -1,7 +1,4 @@
-"""Schedules, states and runs as workers read and write them: plain values, named as the models' attributes.
-
-The former attempts of a run are in its column `attempts`, the last one is in the row itself.
-"""
+"""Schedules, states and runs as workers read and write them: plain values, named as the models' attributes."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -87,7 +84,6 @@ class ScheduleRow(Recurring):
 
     @property
     def recurrence(self) -> Recurrence:
-        """See `Recurring.recurrence`. Computed once, because the row does not change."""
         if self._recurrence is None:
             self._recurrence = self.recurrence_from(self.start_at or self.created_at)
         return self._recurrence
@@ -131,7 +127,6 @@ class RunRow(RunProperties):
 
     @classmethod
     def job(cls, task: str, queue: str, backend: str, due_at: datetime, token: str, **values: Any) -> Self:
-        """Return a new row of a job."""
         return cls(
             schedule_id=None, schedule_name="", generation=0, status="queued", origin="job", separate=True,
             task=task, queue=queue, backend=backend, due_at=due_at, token=token, **values,
@@ -162,8 +157,7 @@ class Outcome:
     """A row to be written: a new row if `seen` is None, otherwise an update of the row with the version `seen`.
 
     `owner` is an outcome of the same call without which a new row is not written; its `next_point` is set too.
-    `repeated`: an earlier call wrote the row, and the reply to its COMMIT was lost. After `record`, `schedule` and
-    `next_point` hold the definition and the chain's next point as of that transaction.
+    `repeated`: an earlier call wrote the row. `record` sets `schedule` and `next_point` as of its transaction.
     """
 
     run: RunRow
@@ -196,15 +190,13 @@ class Outcome:
 
 
 def version_of(run: RunRow) -> Version:
-    """Return the version of a row."""
     return run.status, run.attempt, run.fence, run.worker, run.created_at
 
 
 def keep_former(run: AnyRun, lapsed_at: datetime | None = None, *, ended: bool = False) -> None:
     """Add the attempt of an open row to `attempts`, before the next begins or the row is closed.
 
-    `ended`: the row has an outcome and is about to be retried. If a `running` row is not saved yet, only the time of
-    its worker's claim is known, `lapsed_at`.
+    `ended`: the row has an outcome and is retried. `lapsed_at`: when a `running` row that is not saved was claimed.
     """
     before = from_json(run.attempts)
     worker, started = ("", _ms(lapsed_at)) if not run.pk else (run.worker, _ms(run.started_at))

@@ -13,7 +13,6 @@ class DelayQCommand(BaseCommand):
     """Fails with one line that says what to do."""
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Run the command."""
         try:
             return super().execute(*args, **options)
         except ValidationError as error:

@@ -1,10 +1,4 @@
-"""The models. Their only I/O is the database; Redis follows through `sync`.
-
-`Schedule` is the row that users edit, `Definition` a former version of it, `ScheduleState` what workers know of it,
-`Tag` one of its tags. `Run` is the ledger of runs and jobs, `Output` what they
-logged and printed, `Rollup` their counts. `Control` is a pause or limit, `Tombstone` a deletion that Redis
-has yet to follow, `Alert` a problem.
-"""
+"""The models. Their only I/O is the database; Redis follows through `sync`."""
 
 from django.apps import apps
 

@@ -36,7 +36,6 @@ class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
         return connection.ops.adapt_datetimefield_value(value)
 
     def get_db_converters(self, connection: BaseDatabaseWrapper) -> list[Any]:
-        """Convert only if Django does not: this runs for every datetime of every row."""
         return [] if use_tz() else [self._make_aware]
 
     def _make_aware(self, value: Any, expression: Expression, connection: BaseDatabaseWrapper) -> Any:
@@ -71,7 +70,6 @@ def values_of(row: Model) -> dict[str, Any]:
 
 
 def to_json(values: Values) -> dict[str, Any]:
-    """Return the values in types that JSON has."""
     return {name: _as_text(value) for name, value in values.items()}
 
 

@@ -26,9 +26,7 @@ class ControlQuerySet(PrimaryQuerySet["Control"]):
 
 
 class Control(PrimaryModel):
-    """One queue or task; see `actions.pause` and `actions.limit`. Workers read it before they claim, and at most half
-    a second before they start anything.
-    """
+    """One queue or task; see `actions.pause` and `actions.limit`. Workers read it at most 0.5 s before a start."""
 
     class Kind(models.TextChoices):
         QUEUE = "queue", _("queue")
@@ -82,9 +80,8 @@ class Control(PrimaryModel):
         return current_name(self.name) == current_name(task)
 
     def clean(self) -> None:
-        """Refuse a row without effect. The target of an existing row may no longer exist."""
         wrong: dict[str, Any] = {}
-        if not self.pk and (unknown := self._unknown()):
+        if not self.pk and (unknown := self._unknown()):  # the target of an existing row may no longer exist
             wrong["name"] = unknown
         if self.kind == self.Kind.TASK and self.most is not None:
             wrong["most"] = _("Only a queue can have a limit; give the task a queue of its own.")
@@ -94,7 +91,6 @@ class Control(PrimaryModel):
             raise ValidationError(wrong)
 
     def _unknown(self) -> Any:
-        """Return an error if there is no such queue or task, else ''."""
         if self.kind == self.Kind.TASK:
             try:
                 get_task(self.name)
@@ -111,10 +107,7 @@ class Control(PrimaryModel):
 
 
 def explain_wait(rows: Iterable[Control], of: tuple[str, str] | None = None) -> str:
-    """Return "waits: queue mail is paused (smtp down) by admin"; '' if none of the rows is a pause.
-
-    With `of`, a queue and a task, only their pauses count. All pages and commands that explain waiting work use it.
-    """
+    """Return "waits: queue mail is paused by admin", or ''. With `of`, (queue, task), only their pauses count."""
     held = [row for row in rows if row.is_paused() and (of is None or row.concerns(*of))]
     pauses = [_("%(what)s is %(how)s") % {"what": row, "how": row.pause} for row in held]
     return _("waits: %(pauses)s") % {"pauses": "; ".join(pauses)} if pauses else ""

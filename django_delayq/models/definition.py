@@ -32,7 +32,6 @@ LONGEST = timedelta(days=100_000_000)
 GAPS_COMPARED = 100
 #: Maximum of `keep_last`: each pass of pruning counts that far.
 MOST_KEPT = 100_000
-#: The model field that carries the value of each kind.
 VALUE_FIELD = {"cron": "cron", "every": "every", "once": "at"}
 
 #: A model field, and an error message.
@@ -58,7 +57,6 @@ def _refuse(problems: Sequence[Problem]) -> None:
 
 
 def _types(schedule: "Schedule") -> list[Problem]:
-    """Check types, which are wrong only in values from code: a form has converted them."""
     types = {"DurationField": timedelta, "DateTimeField": datetime}
     problems = []
     for name, field in fields_of(type(schedule)).items():
@@ -105,7 +103,6 @@ def _values(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
 
 
 def _points(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
-    """Check the due points of a recurrence with valid values."""
     try:
         rule = schedule.recurrence
         schedule.policies  # noqa: B018 - raises if a policy is unknown

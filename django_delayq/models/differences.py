@@ -16,7 +16,6 @@ __all__ = [
     "to_json", "values_for", "values_of",
 ]  # fmt: skip
 
-#: Every field that a user can edit, by name.
 FIELDS = fields_of(Schedule)
 
 
@@ -40,12 +39,10 @@ UNITS = tuple(dict.fromkeys(_TOGETHER.get(name) or Unit(name, (name,)) for name 
 
 
 def differing(one: Values, other: Values) -> list[Unit]:
-    """Return the units that differ."""
     return [unit for unit in UNITS if not unit.same(one, other)]
 
 
 def values_for(units: Iterable[Unit], wanted: Values) -> dict[str, Any]:
-    """Return the values that set these units."""
     return {name: wanted[name] for unit in units for name in unit.fields}
 
 

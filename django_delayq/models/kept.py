@@ -3,9 +3,7 @@
 Note [What is kept]
 `Schedule.save()`, and `update()` of up to MOST_AT_ONCE rows, keep the definition that they replace, in the transaction
 of the edit. `update()` of more rows, which would take many times as long, `bulk_create` over existing rows, `loaddata`
-and SQL keep nothing. So there may be a gap between two definitions; see `is_followed_by`.
-
-Consecutive definitions with equal values, such as those of a program that saves unchanged rows, become one row.
+and SQL keep nothing: see `is_followed_by`. Consecutive definitions with equal values become one row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,10 +29,7 @@ SWITCH_FIELDS = ("enabled", "pause_reason")
 
 class DefinitionQuerySet(PrimaryQuerySet["Definition"]):
     def keep(self, replaced: Sequence["Schedule"], followed_by: Mapping[int, int], by: str = "") -> None:
-        """Keep these rows, as read before the edit, and at most KEPT per schedule.
-
-        `followed_by` has their present generations by primary key.
-        """
+        """Keep these rows, as read before the edit. `followed_by`: their generations after it, by primary key."""
         values = {row.pk: to_json(values_of(row)) for row in replaced}
         rows, since = self.filter(schedule__in=list(values)), {row.pk: row.generation for row in replaced}
         same = [
@@ -60,10 +55,7 @@ class DefinitionQuerySet(PrimaryQuerySet["Definition"]):
 
 
 class Definition(PrimaryModel):
-    """A schedule from the generation `since` to `generation`. See Note [What is kept].
-
-    `values` has every field that a user can edit, as JSON. `by` names the user who replaced it, if known.
-    """
+    """A schedule from the generation `since` to `generation`, replaced by the user `by`. See Note [What is kept]."""
 
     schedule = models.ForeignKey(
         "django_delayq.Schedule",
@@ -104,10 +96,7 @@ class Definition(PrimaryModel):
         return other is not None and self.followed_by == other.generation
 
     def restore(self, *, by: str = "") -> bool:
-        """Restore this definition, but not whether the schedule is paused; False if nothing changes.
-
-        A `ValidationError` says which values are no longer valid, such as a time that has passed.
-        """
+        """Restore all but the pause; False if nothing changes. Raises ValidationError if a value is no longer valid."""
         using: str | None = self._state.db
         model: Any = self._meta.get_field("schedule").related_model
         with transaction.atomic(using=using):

@@ -1,15 +1,13 @@
 """Reads from the database that is written to, even if a router sends reads to a replica; locks rows in one sequence.
 
 Note [Primary]
-A replica is behind. A form filled from it would overwrite new values with old ones, a name taken just before would pass
-validation and fail in the database, and a page would not show the last change. Schedules are few, so that reading them
-elsewhere gains nothing. To read the ledger from a replica, use `Run.objects.using(alias)`.
+A replica is behind. A form filled from it would overwrite new values with old ones, and a page would not show the last
+change. To read the ledger from a replica, use `Run.objects.using(alias)`.
 
 Note [Order of locks]
 A transaction that writes several rows locks them in this sequence, those of one table by primary key: schedules, then
 the rows that belong to them (runs, states). So edits, deletions, syncs and recordings wait for each other without a
-deadlock. Django's deletion begins with the rows that belong to a schedule, so the schedules are locked first.
-A transaction that writes states of schedules without editing these locks the schedules. Workers wait for no row lock
+deadlock. A transaction that writes states, or deletes, locks the schedules first. Workers wait for no row lock
 (`ledger/locks.py`), and repeat their writes after a deadlock, as with SQL of a user.
 """
 
@@ -45,7 +43,6 @@ class PrimaryModel(models.Model):
     def refresh_from_db(  # type: ignore[override]  # `from_queryset` is among them
         self, using: str | None = None, fields: Iterable[str] | None = None, **kwargs: Any
     ) -> None:
-        """Reload these fields, by default all; Django also calls this for deferred fields."""
         super().refresh_from_db(using or self._state.db or router.db_for_write(type(self)), fields, **kwargs)
 
 

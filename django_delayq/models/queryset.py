@@ -28,7 +28,6 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         return self.filter(enabled=False)
 
     def failing(self) -> Self:
-        """Return the schedules whose last run did not succeed."""
         return self.filter(state__failing_streak__gt=0)
 
     def finished(self) -> Self:
@@ -43,10 +42,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         return self.filter(tags__name=name)
 
     def used(self, most: int, *only: str) -> dict[str, list[str]]:
-        """Return up to `most` "queue", "task" and "tag" names of all schedules; `only` selects among these keys.
-
-        One query, which takes a step in an index for each name, whatever the number of schedules.
-        """
+        """Return up to `most` names in use for each "queue", "task" and "tag", or `only` these. Reads only indexes."""
         own = self._schedules().model
         names: dict[str, list[str]] = {name: [] for name in only or ("queue", "task", "tag")}
         quote, found, parts = connections[self.db].ops.quote_name, [], []
@@ -76,10 +72,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         return self.exclude(generation=F("synced_generation"))
 
     def update(self, **kwargs: Any) -> int:
-        """Update like Django's, with a new generation; Redis follows on commit. As in Django, nothing is validated.
-
-        See Note [Generations only grow], Note [An edit creates no past due point] and Note [What is kept].
-        """
+        """Update like Django's, unvalidated, with a new generation; Redis follows on commit. Note [What is kept]."""
         definition = {field.name for field in own_fields(self.model)} - BOOKKEEPING_FIELDS
         if definition.isdisjoint(kwargs):
             return super().update(**kwargs)

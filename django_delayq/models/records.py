@@ -92,8 +92,6 @@ class Tombstone(PrimaryModel):
 
 
 class NoRows(models.Manager["Overview"]):
-    """There is no table to read."""
-
     def get_queryset(self) -> "models.QuerySet[Overview]":
         return super().get_queryset().none()
 
@@ -172,9 +170,8 @@ class AlertQuerySet(PrimaryQuerySet["Alert"]):
 class Alert(PrimaryModel):
     """One problem from beginning to end, identified by `kind` and `subject`. An open problem has one row.
 
-    `since` is when it was first seen, `reported_at` when it was reported, `gone_at` when it was first not seen,
-    `recovered_at` when that was reported. A problem that ends before it is reported leaves no row. `sent` has the time
-    of each delivery, by "what channel".
+    `gone_at` is when it was first not seen, `recovered_at` when that was reported. A problem that ends before it is
+    reported leaves no row. `sent` has the time of each delivery, by "what channel".
     """
 
     OPENED: ClassVar[str] = "opened"
@@ -184,7 +181,6 @@ class Alert(PrimaryModel):
     kind = models.CharField(_("kind"), max_length=40)
     #: A queue, the key of a schedule, or '' if the kind has only one subject.
     subject = models.CharField(max_length=64, blank=True)
-    #: The display name of the subject.
     name = models.CharField(_("name"), max_length=200, blank=True)
     queue = models.CharField(_("queue"), max_length=64, blank=True)
     text = models.TextField(_("kind"))

@@ -1,7 +1,4 @@
-"""The ledger: one row per due point, skipped stretch, requested run and job.
-
-A row with an outcome changes only if its job is retried or its failure is dismissed.
-"""
+"""The ledger: runs and jobs. A row with an outcome changes only if its job is retried or its failure is dismissed."""
 
 from datetime import datetime, timedelta
 from typing import Any, Self
@@ -18,8 +15,6 @@ from .primary import PrimaryModel, PrimaryQuerySet
 
 
 class Origin(models.TextChoices):
-    """Why a run exists."""
-
     DUE = "due", _("due")
     MANUAL = "manual", _("run now")
     BACKFILL = "backfill", _("backfill")
@@ -75,7 +70,6 @@ class RunProperties:
 
     @property
     def title(self: Any) -> str:
-        """The name of the schedule, or the task of a job."""
         return str(self.schedule_name or self.task)
 
     @property
@@ -101,9 +95,8 @@ class RunProperties:
 class Run(RunProperties, PrimaryModel):
     """The outcome of one due point, of a skipped stretch, of a requested run, or of a job.
 
-    A job has no schedule: the row has its call, `due_at` is its earliest start, and the outcome is kept until
-    `expires_at`. `schedule` has no constraint in the database and `schedule_name` is a copy, so that a deletion neither
-    breaks a batch of outcomes being written nor deletes the history.
+    A job has no schedule; `due_at` is its earliest start, and its outcome is kept until `expires_at`. `schedule` has no
+    constraint in the database, so that a deletion neither breaks a batch being written nor deletes the history.
     """
 
     schedule = models.ForeignKey(

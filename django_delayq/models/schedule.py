@@ -186,11 +186,7 @@ class Schedule(Recurring, PrimaryModel):
         return self.name
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Save with a new generation. Redis follows on commit; an outage of Redis changes nothing here.
-
-        Raises:
-            ValidationError: The task, its arguments or the recurrence changed to values that cannot run.
-        """
+        """Save with a new generation; Redis follows on commit. Raises ValidationError for values that cannot run."""
         using = kwargs.get("using") or router.db_for_write(type(self), instance=self)
         fields = kwargs.get("update_fields")
         if fields is not None and set(fields) <= BOOKKEEPING_FIELDS:
@@ -242,7 +238,6 @@ class Schedule(Recurring, PrimaryModel):
         return preview(self, n, start or utcnow())
 
     def clean(self) -> None:
-        """Validate the whole definition; each message says what to write instead."""
         super().clean()
         clean_definition(self)
 

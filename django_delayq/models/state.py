@@ -9,8 +9,6 @@ from .primary import PrimaryModel, PrimaryQuerySet
 
 
 class Condition(models.TextChoices):
-    """Whether a schedule can continue by itself."""
-
     ACTIVE = "active", _("active")
     FINISHED = "finished", _("finished")
     BROKEN = "broken", _("broken")

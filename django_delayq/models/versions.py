@@ -78,10 +78,7 @@ def next_version(old: Any, changed: Set[str]) -> dict[str, Any]:
 
 
 def moved_by(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns to set with a write of plain `values`. See Note [An edit creates no past due point].
-
-    Ignores expressions: their caller compares the rows before and after.
-    """
+    """Return the columns to set with plain `values`, not expressions. See Note [An edit creates no past due point]."""
     changed = Q()
     for name in sorted(TIMING_FIELDS & values.keys()):
         if not is_expression(values[name]):

@@ -50,7 +50,6 @@ def read() -> Sample:
 
 
 def next_runs(now: datetime, most: int) -> list[tuple[datetime, AnySchedule]]:
-    """Return the next due points, the earliest first, each with its schedule."""
     states = ScheduleState.objects.using(ledger.database()).filter(next_due_at__gte=now, schedule__enabled=True)
     found: list[tuple[datetime, AnySchedule]] = []
     for row in ledger.load_schedules(states.order_by("next_due_at").values_list("pk", flat=True)[:most]).values():
@@ -72,10 +71,7 @@ class Hours(NamedTuple):
 
 
 def count_hours(schedules: Iterable[AnySchedule], hours: Hours) -> list[int]:
-    """Return the number of due points of each hour.
-
-    Schedules without a usable recurrence are left out; schedules with the same one are computed once.
-    """
+    """Return the number of due points of each hour. Schedules without a usable recurrence are left out."""
     groups: dict[Any, tuple[Recurrence, int]] = {}
     for schedule in schedules:
         try:
@@ -104,10 +100,7 @@ def _within(rule: Recurrence, since: datetime, end: datetime) -> Recurrence:
 def count_by_hour(
     rule: Recurrence, hours: Hours, after: datetime | None = None, most: int | None = None
 ) -> dict[int, int]:
-    """Return the number of due points by hour; only after `after`, and only the first `most` from `since` on.
-
-    Hours without points are left out. Dense rules are counted hour by hour, sparse ones point by point.
-    """
+    """Return the number of due points by hour, without zeros: only those after `after`, and only the first `most`."""
     begin, last = max(hours.first, hours.since), hours.end - MICROSECOND
     begin = begin if after is None else max(begin, after + MICROSECOND)
     if begin > last:

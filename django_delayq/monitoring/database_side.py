@@ -1,10 +1,9 @@
-"""The database's side of a snapshot, and how Redis differs from it: a few bounded queries.
+"""The database's side of a snapshot, and how Redis differs from it, in a few bounded queries.
 
 Note [Expected within]
-`Schedule.expected_within` is the maximum time between a due point and a success. A schedule is late if that time has
-passed since a due point of its current definition, and no run due at that point or later has succeeded, including
-manual runs and backfills. Disabled and broken schedules, and those whose queue or task is paused, are not late. Only
-the runs of schedules are read whose next point has passed, or whose last decided point did not succeed.
+A schedule is late if `expected_within` has passed since a due point of its current definition, and no run due at that
+point or later has succeeded, including manual runs and backfills. Disabled and broken schedules are not late, nor are
+those whose queue or task is paused.
 """
 
 from collections import Counter
@@ -70,11 +69,9 @@ class StateCounts:
 
 
 class Unnamed(NamedTuple):
-    """A queue, task or TASKS alias that rows name and no setting does, and the number of these rows.
+    """A queue, task or TASKS alias that rows name and no setting does; `kind` is `queue`, `task` or `backend`.
 
-    `kind` is `queue`, `task` or `backend`. `jobs` counts jobs without an outcome; for a queue, `schedules` counts
-    enabled schedules and `runs` ordered runs. Unknown tasks and aliases of schedules are counted elsewhere. Jobs and
-    runs are counted among the MOST_READ oldest of each status.
+    Open `jobs` and ordered `runs` are counted among the MOST_READ oldest of each status. `schedules` are enabled ones.
     """
 
     kind: str
@@ -86,10 +83,9 @@ class Unnamed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Redis compared with the database. `layout` is `ours`, `foreign` or `none` (the prefix is not in use yet).
+    """Redis compared with the database; the counts are None if `foreign` has the text of a problem.
 
-    `foreign` is the text of the problem; the counts are None then. `stale_edits` are edits, deletions and moves that
-    Redis should have by now, `unnamed` the names that no setting has.
+    `layout` is `ours`, `foreign` or `none` (the prefix is not in use yet). `stale_edits` should be in Redis by now.
     """
 
     layout: str
@@ -117,7 +113,6 @@ def enabled_with(states: QuerySet[Any]) -> QuerySet[Any]:
 
 
 def restarted_runs() -> QuerySet[Run]:
-    """Return running runs that have lost their worker at least OFTEN times."""
     return ledger.with_status(Status.RUNNING).filter(reclaims__gte=OFTEN)
 
 
@@ -173,12 +168,10 @@ def read_used() -> dict[str, list[str]]:
 
 
 def find_unknown_tasks(tasks: Iterable[str]) -> list[str]:
-    """Return those of these tasks that no installed app has."""
     return [path for path in tasks if registry.find_task(path) is None]
 
 
 def count_unknown(tasks: Iterable[str]) -> Named:
-    """Count the enabled schedules whose task, one of these, no installed app has."""
     unknown = find_unknown_tasks(tasks)
     if not unknown:
         return Named(0, ())
@@ -202,7 +195,6 @@ class Late(NamedTuple):
 
 
 def count_late() -> Named:
-    """Count late schedules, up to MOST_UNKNOWN + 1."""
     found = find_late(MOST_UNKNOWN + 1)
     return Named(len(found), tuple(late.name for late in found[:NAMES_SHOWN]))
 
@@ -234,7 +226,6 @@ def find_late(most: int, among: Collection[int] | None = None) -> list[Late]:
 
 
 def _newest_point(until: datetime) -> Subquery:
-    """Return the newest point of a schedule's definition in the ledger that was due by `until`."""
     own = Run._base_manager.filter(schedule=OuterRef("pk"), origin=Origin.DUE, due_at__lte=until)
     return Subquery(own.filter(due_at__gt=OuterRef("effective_from")).order_by("-due_at").values("due_at")[:1])
 
@@ -244,13 +235,7 @@ def _successes() -> QuerySet[Run]:
 
 
 def compare(broker: Broker, queues: Iterable[str], *, most: int = MOST_COMPARED) -> Comparison:
-    """Compare Redis with the database by counts of at most `most`; only moved and deleted entries are read one by one.
-
-    `queues` are those of schedules.
-
-    Raises:
-        BrokerError: Redis does not answer, or answers with an error.
-    """
+    """Compare by counts of at most `most`; `queues` are those of schedules. Raises BrokerError if Redis fails."""
     layout = broker.layout()
     try:
         sync.check_layout(broker, claim=False)
@@ -269,10 +254,9 @@ def compare(broker: Broker, queues: Iterable[str], *, most: int = MOST_COMPARED)
 
 
 def find_unnamed(used: Iterable[str]) -> list[Unnamed]:
-    """Return what schedules, of these queues, runs and jobs name and the settings of this process do not.
+    """Return what schedules (of these queues), runs and jobs name and the settings of this process do not.
 
-    Only the oldest open jobs and ordered runs are read, because rows that no worker runs are among them. Rows younger
-    than STALE may come from newer code or settings, and are left out.
+    Only the oldest open rows are read. Rows younger than STALE may come from newer code or settings, and are left out.
     """
     rows = [ledger.with_status(status).order_by("pk") for status in ledger.OPEN_STATUSES]
     ordered, jobs = Counter[str](), {kind: Counter[str]() for kind in ("queue", "task", "backend")}

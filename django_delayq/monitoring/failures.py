@@ -1,8 +1,7 @@
 """Groups recent failures of runs and jobs by task and error. Knows no admin.
 
 Note [Dismissed]
-Dismissing a group stores the time in its rows. The group is hidden while its last failure is not later than that time;
-a later failure shows it again, even of a retried row.
+Dismissing a group stores the time in its rows. It hides the group until a later failure, even of a retried row.
 """
 
 import hashlib
@@ -82,10 +81,9 @@ class Failures(NamedTuple):
 
 @dataclass(slots=True)
 class RunGroup:
-    """Failures of one task with one fingerprint, of schedules or of jobs.
+    """Failures of one task with one fingerprint, of schedules or of jobs, in the requested period.
 
-    `first` and `rows` (primary keys and times) cover all failures read, the others those of the requested period.
-    `schedules` maps primary keys to names, latest failure first; some may be deleted.
+    `first` and `rows` (primary keys and times) cover all failures read. `schedules` may include deleted ones.
     """
 
     digest: str
@@ -101,7 +99,6 @@ class RunGroup:
 
     @property
     def of_jobs(self) -> bool:
-        """True for failures of jobs, which have no schedule."""
         return self.last.schedule is None
 
     @property
@@ -124,10 +121,7 @@ def read_failures(now: datetime) -> Failures:
 
 
 def group_failures(found: Failures, since: datetime) -> list[RunGroup]:
-    """Return groups with failures since an instant: new groups first, then by latest failure.
-
-    A group is new if its first failure is less than `NEW` old, and all rows of that period were read.
-    """
+    """Return groups with failures since an instant: new ones first (see `NEW`), then by latest failure."""
     groups: dict[str, RunGroup] = {}
     digests: dict[tuple[bool, str, str], tuple[str, str]] = {}
     for row in sorted(found.rows, key=lambda row: row.at, reverse=True):
@@ -155,7 +149,6 @@ def group_failures(found: Failures, since: datetime) -> list[RunGroup]:
 
 
 def dismiss(group: RunGroup, until: datetime) -> None:
-    """Hide a group's failures up to `until`; a later failure shows it again."""
     _mark([pk for pk, at in group.rows if at <= until], until)
 
 

@@ -16,15 +16,12 @@ STILL_SECONDS = 30.0
 
 
 class Page(NamedTuple):
-    """A response of a probe."""
-
     status: int
     body: bytes
     content_type: str = PLAIN
 
 
 def create_page(missing: list[str]) -> Page:
-    """Return the page of a probe: 200, or 503 with the names of the missing services."""
     return Page(503 if missing else 200, f"{', '.join(missing) or 'ok'}\n".encode())
 
 

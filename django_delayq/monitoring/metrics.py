@@ -45,7 +45,6 @@ class _Ready(Collector):
 
 
 def format_families(families: Iterable[Metric]) -> bytes:
-    """Return families of metrics as text."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Ready(list(families)))
     return generate_latest(registry)
@@ -62,7 +61,6 @@ class Gauges(dict[str, GaugeMetricFamily]):
 
 
 def collect_counts(counts: Counts) -> Iterable[Metric]:
-    """Return a process' counts as counters and histograms."""
     labels = (*KEY, "outcome", "reason")
     ended: Any = CounterMetricFamily("delayq_outcomes", "What became of due points and jobs.", labels=labels)
     text = "How long due points and jobs waited for their first attempt after they were due."
@@ -84,10 +82,7 @@ def collect_counts(counts: Counts) -> Iterable[Metric]:
 
 
 def render_gauges() -> bytes:
-    """Return the gauges of a snapshot as text. If a service does not answer, its gauges are left out.
-
-    Costs as much as the admin's *At a glance* and has the limits of a web request.
-    """
+    """Return the gauges as text, without those of a service that does not answer. Has the limits of a web request."""
     gauges, snapshot = Gauges(), take_snapshot()
     for service, answers in (
         ("redis", snapshot.redis is not None),

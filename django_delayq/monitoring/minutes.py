@@ -5,9 +5,8 @@ A minute is inserted, ignoring rows that exist, and only then deleted in Redis. 
 crashes or several workers move the same minute. Counts added to a minute after its move are lost.
 
 Note [Overload]
-Overload means that points fall due while workers can work, and are skipped all the same. Workers count these
-separately (`counters.MISSED`), by due time. A point does not count if it fell due before the worker began, during an
-outage of a server, or during a pause of its queue or task.
+Overload means that points are skipped although workers can work. Workers count them (`counters.MISSED`) by due time,
+except points that fell due before the worker began, during an outage of a server, or during a pause.
 """
 
 from collections.abc import Iterable
@@ -67,10 +66,7 @@ class Row(NamedTuple):
 
 
 def read_rows(since: datetime, until: datetime | None = None, broker: Broker | None = None) -> list[Row]:
-    """Return the counts of the minutes that begin between these instants, from the database and from Redis.
-
-    Without a broker, Redis is read with the limits of a web request. If it does not answer, the newest are missing.
-    """
+    """Return the counts of minutes that begin between these instants; without the newest if Redis does not answer."""
     until, stored = until or utcnow() + MINUTE, set[tuple[str, datetime]]()
     fresh = _read_fresh(broker, since, until)  # first: a minute moved in between is then in both, not in neither
     rows = []
@@ -160,18 +156,15 @@ class Load(NamedTuple):
 
 
 def read_load(broker: Broker) -> Load:
-    """Return the load of the last minutes."""
     now = utcnow()
     return sum_load(read_rows(start_of_load(now), broker=broker), now)
 
 
 def start_of_load(now: datetime) -> datetime:
-    """Return the first minute of the load."""
     return now.replace(second=0, microsecond=0) - LOAD_MINUTES * MINUTE
 
 
 def sum_load(rows: Iterable[Row], now: datetime) -> Load:
-    """Return the load of the last minutes among these rows."""
     since = start_of_load(now)
     tallies = [kinds.get("points", {}) for kinds in sum_steps(rows, since, MINUTE, LOAD_MINUTES + 1)]
     first = next((index for index, tally in enumerate(tallies) if tally), LOAD_MINUTES)

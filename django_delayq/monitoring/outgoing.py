@@ -1,7 +1,6 @@
 """Sends HTTP requests to hosts in an allowlist only. Knows no settings.
 
-Before each request the URL's host, with its port if it has one, is compared with the list. What a listed name resolves
-to is not checked. Redirects are not followed, because they would bypass the list.
+What a listed name resolves to is not checked. Redirects are not followed, because they would bypass the list.
 """
 
 from collections.abc import Collection, Mapping
@@ -28,13 +27,10 @@ class _Unredirected(HTTPRedirectHandler):
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], *, hosts: Collection[str], timeout_seconds: float) -> None:
-    """Post a body and return if the response is a success (2xx); fail after the timeout.
+    """Post a body. Raises DeliveryFailed unless the host is listed and answers with a success (2xx) in time.
 
-    The request has a thread, which is abandoned then: a socket's timeout restarts with each address and each byte.
-
-    Raises:
-        DeliveryFailed: The host is not listed, does not answer in time, or answers with another status. The message
-            has the host and never the rest of the URL, which may be a secret.
+    The error has the host and never the rest of the URL, which may be a secret. The request has a thread, which is
+    abandoned after the timeout: a socket's timeout restarts with each address and each byte.
     """
     refusal = find_refusal(url, hosts)
     if refusal:

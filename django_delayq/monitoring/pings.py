@@ -1,8 +1,7 @@
 """Reports starts and ends of executions to a service such as healthchecks.io, for schedules with a ping URL.
 
-Best effort: one thread for each process sends, from a queue of at most MOST requests. A ping is dropped if the queue is
-full, if the host rejects all tries, or if the process is killed. Executions never wait for it. The URL receives a POST,
-with `/start` appended, unchanged, or with `/fail`; the parameter `rid` is the same for all pings of a run.
+Best effort: one thread in each process sends, and executions never wait for it. A ping is dropped if the queue is full,
+if the host rejects all tries, or if the process is killed. The parameter `rid` is the same for all pings of a run.
 """
 
 import logging

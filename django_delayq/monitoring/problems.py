@@ -1,10 +1,9 @@
 """What is wrong, and what is worth knowing, judged once from a snapshot. Queries nothing.
 
 Note [What counts as wrong]
-A problem keeps due points from running in time, or Redis from matching the database, and does not go away by itself
-within seconds. A shard that is being rebuilt is not a problem; a shard that waits for a rebuild is. Failing tasks and
-broken schedules concern one schedule: they are listed with the status FINE, and so are pauses and limits. If the prefix
-belongs to another installation, only that is reported: its counts are not ours.
+A problem keeps due points from running in time, or Redis from matching the database, for longer than seconds. A shard
+that waits for a rebuild is a problem; one that is being rebuilt is not. Failing tasks, broken schedules, pauses and
+limits have the status FINE. If the prefix belongs to another installation, only that is reported.
 """
 
 import math
@@ -40,8 +39,7 @@ BLIND: Final = 2
 class Problem:
     """A stable code, one line of text that includes the fix, the exit status, and what it concerns.
 
-    `queue` is the queue, `subject` the primary key of one schedule, pause or limit, `name` its name for users. `tone`
-    is `bad`, `warn` or `quiet`.
+    `subject` is the primary key of one schedule, pause or limit, `name` its name. `tone` is `bad`, `warn` or `quiet`.
     """
 
     code: str
@@ -105,7 +103,6 @@ def _discarded(snapshot: "Snapshot") -> Iterator[Problem]:
 
 
 def _remarks(snapshot: "Snapshot") -> Iterator[Problem]:
-    """Yield what is not wrong but worth knowing: no worker, failures, pauses and limits."""
     if snapshot.redis is not None and not snapshot.redis.live:
         yield Problem("idle", _("No worker runs."), FINE, tone="warn")
     if (states := snapshot.states) is not None:
@@ -137,7 +134,6 @@ def _remark(code: str, count: int, text: str, tone: str = "bad") -> Iterator[Pro
 
 
 def exit_status(problems: Iterable[Problem]) -> int:
-    """Return the highest status."""
     return max((problem.status for problem in problems), default=FINE)
 
 

@@ -1,7 +1,4 @@
-"""Redis' side of a snapshot: workers, shards and servers, in a few round trips, regardless of the number of entries.
-
-Ages and delays are in seconds, by Redis' clock. None means not known.
-"""
+"""Redis' side of a snapshot, in a few round trips. Ages and delays are in seconds by Redis' clock, None if unknown."""
 
 import json
 from collections.abc import Mapping
@@ -34,10 +31,9 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """One shard. `oldest_due` is the number of seconds its head has been due; None if nothing is due.
+    """A shard; `oldest_due` is the number of seconds its head has been due, None if nothing is due.
 
-    `jobs` and `jobs_due` are the jobs and backfilled points among `members` and `due`. `epoch` is `built`, `building`
-    (a worker is filling the shard from the database) or `absent` (Redis was flushed).
+    Jobs include backfilled points. `epoch` is `built`, `building` (from the database) or `absent` (Redis was flushed).
     """
 
     queue: str
@@ -94,7 +90,6 @@ class RedisView:
 
     @cached_property
     def queues(self) -> tuple[QueueView, ...]:
-        """The queues in the order of the settings."""
         found = []
         for queue, shards in grouped(self.shards, lambda shard: shard.queue).items():
             sums = {name: sum(getattr(shard, name) for shard in shards) for name in SUMMED}
@@ -104,25 +99,18 @@ class RedisView:
 
     @property
     def live(self) -> list[WorkerView]:
-        """The workers with a recent heartbeat."""
         return [worker for worker in self.workers if worker.live]
 
     def serves(self, queue: str) -> bool:
-        """Return whether a live worker serves a queue."""
         return any(worker.live and queue in worker.queues for worker in self.workers)
 
     @cached_property
     def sums(self) -> dict[str, int]:
-        """The sums of the SUMMED numbers over all queues."""
         return {name: sum(getattr(queue, name) for queue in self.queues) for name in SUMMED}
 
 
 def read_redis(broker: Broker) -> RedisView:
-    """Return the view of Redis.
-
-    Raises:
-        BrokerError: Redis does not answer, or answers with an error.
-    """
+    """Return the view of Redis. Raises BrokerError if it does not answer, or answers with an error."""
     shards = broker.shards()
     stats = broker.stats(shards)
     now_ms = stats[0].now_ms

@@ -1,8 +1,4 @@
-"""Takes snapshots: what Redis and the database say, read once and judged once, by `problems`.
-
-Pages, metrics, alerts and `delayq_status` show the same snapshot. If Redis or the database is down, it says so and
-contains what the other one knows. Changes nothing.
-"""
+"""Takes snapshots of Redis and the database, judged once for pages, metrics, alerts and commands. Changes nothing."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,10 +33,7 @@ AGAIN_SECONDS = 0.5
 
 @dataclass(slots=True)
 class Snapshot:
-    """What Redis and the database say. None means not read, or not in time; if that failed, `blind` has the problem.
-
-    Counts are limited: see `database_side`.
-    """
+    """What Redis and the database say; None if not read in time (see `blind`). Counts have limits: `database_side`."""
 
     redis: RedisView | None = None
     comparison: Comparison | None = None
@@ -80,10 +73,9 @@ class Snapshot:
 
 
 def take_snapshot(*, used: Mapping[str, Sequence[str]] | None = None, briefly: bool = False) -> Snapshot:
-    """Take a snapshot in the caller's thread, with the limits of a web request.
+    """Take a snapshot in the caller's thread, with the limits of a web request; `used` as from `read_used`, if known.
 
-    `used` are the queues and tasks of schedules, if known. `briefly` leaves failed jobs out, and of the last hour all
-    but the minutes of the load.
+    `briefly` leaves failed jobs out, and of the last hour all but the minutes of the load.
     """
     snapshot = Snapshot()
     used = used or snapshot.attempt(database.read_used) or {"queue": (), "task": ()}
@@ -103,9 +95,7 @@ def take_snapshot(*, used: Mapping[str, Sequence[str]] | None = None, briefly: b
 def take_snapshot_within(seconds: float, *, max_wait: float = MAX_WAIT_SECONDS) -> Snapshot:
     """Take a full snapshot within about `seconds`, even if a server hangs; `max_wait` as in `judge`.
 
-    Raises:
-        ImproperlyConfigured: The settings have no Redis alias.
-        BrokerUnavailable: This process must not use Redis; see `conf.why_no_redis`.
+    Raises ImproperlyConfigured without a Redis alias, BrokerUnavailable if this process must not use Redis.
     """
     snapshot, deadline = Snapshot(), time.monotonic() + seconds
     broker = Broker(timeout_seconds=seconds / 2)

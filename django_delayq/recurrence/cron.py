@@ -36,10 +36,8 @@ def _prepare(expression: str, timezone: str, dst_gap: str, dst_overlap: str, key
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron expression in a time zone. Equal by its arguments; compiled once per process and set of arguments.
-
-    `key` feeds the hash behind `H`: the same key always gives the same times. `dst_gap` and `dst_overlap` apply to
-    fixed-time jobs only (neither minute nor hour begins with `*`). `fields` is the compiled expression.
+    """A cron expression in a time zone. The same `key`, which feeds the hash behind `H`, always gives the same times.
+    `dst_gap` and `dst_overlap` apply to fixed-time jobs only (neither minute nor hour begins with `*`).
     """
 
     expression: str
@@ -124,10 +122,7 @@ class Cron:
         return total
 
     def _stretch(self, second: int) -> tuple[int, int, int, int | None]:
-        """Return where the stretch that holds the second begins to count, its end, its offset, and its extra point.
-
-        The extra point replaces all times that matched in the gap before the stretch; None if it is before `second`.
-        """
+        """Return where the stretch begins to count, its end, its offset, and the point for times in a gap before."""
         start, end, offset, before = stretch(self._zone, second)
         shift = offset - before
         if shift == 0 or abs(shift) > LONGEST_SHIFT or not self.fields.fixed:

@@ -31,19 +31,14 @@ def _shape(year: int, month: int) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class DayRule:
-    """The fields day-of-month and day-of-week, independent of a month.
+    """The fields day-of-month and day-of-week, independent of a month."""
 
-    Bit n of `days` is day n of the month, bit n of `weekdays` is weekday n with Sunday as 0. `before_last` holds the n
-    of `L-n`, `nearest` the days of `15W` (31 for `LW`), `nth` the pairs of `5#2`. If `both` is False, one of the two
-    fields has to match.
-    """
-
-    both: bool
-    days: int = 0
-    weekdays: int = 0
-    before_last: set[int] = field(default_factory=set)
-    nearest: set[int] = field(default_factory=set)
-    nth: set[tuple[int, int]] = field(default_factory=set)
+    both: bool  # both fields have to match, otherwise one of them
+    days: int = 0  # bit n is day n of the month
+    weekdays: int = 0  # bit n is weekday n, Sunday is 0
+    before_last: set[int] = field(default_factory=set)  # the n of `L-n`
+    nearest: set[int] = field(default_factory=set)  # the days of `15W`, 31 for `LW`
+    nth: set[tuple[int, int]] = field(default_factory=set)  # the pairs of `5#2`
 
     def mask(self, length: int, first_weekday: int) -> int:
         """Return the matching days, as bits 1 to 31, of a month with this length and this weekday of day 1."""
@@ -74,20 +69,16 @@ def _nearest_working_day(day: int, length: int, first_weekday: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The matching seconds, minutes, hours and months as bit masks, and the rule for days.
-
-    `fixed` marks Debian cron's fixed-time jobs: neither minute nor hour begins with `*`. Bit n of `times` is minute n
-    of the day. `day_masks[length - 28][weekday of day 1]` holds the matching days of the 28 shapes of a month.
-    """
+    """The matching seconds, minutes, hours and months as bit masks, and the rule for days."""
 
     seconds: int
     minutes: int
     hours: int
     months: int
     rule: DayRule = field(hash=False)
-    fixed: bool
-    times: int = field(init=False)
-    day_masks: tuple[tuple[int, ...], ...] = field(init=False)
+    fixed: bool  # Debian cron's fixed-time job: neither minute nor hour begins with `*`
+    times: int = field(init=False)  # bit n is minute n of the day
+    day_masks: tuple[tuple[int, ...], ...] = field(init=False)  # [length - 28][weekday of day 1]
 
     def __post_init__(self) -> None:
         times = sum(self.minutes << 60 * hour for hour in range(24) if self.hours >> hour & 1)
@@ -155,7 +146,6 @@ class Fields:
         return total
 
     def _count_times(self, day: int, before_second: int) -> int:
-        """Return the number of matching seconds of a day before this second."""
         if not self._count_days(day, day + 1):
             return 0
         minute, second = divmod(before_second, 60)

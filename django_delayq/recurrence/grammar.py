@@ -1,7 +1,4 @@
-"""The items of a cron field, checked and expanded to numbers.
-
-All refusals are here or in `dialect.py`, with a message that says what to write instead.
-"""
+"""The items of a cron field, checked and expanded to numbers. Refusals say what to write instead."""
 
 import hashlib
 import re
@@ -24,10 +21,7 @@ _NTH = re.compile(rf"(?P<weekday>{_VALUE})#(?P<nth>[0-9]+|L)|(?P<last>[0-9]+|{'|
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldSpec:
-    """The values that one field allows: `*` means `low` to `high`, `top` is the largest number accepted.
-
-    The first of the names means `low`.
-    """
+    """The values of a field: `*` means `low` to `high`, `top` is the largest accepted, `names[0]` means `low`."""
 
     name: str
     low: int
@@ -110,7 +104,6 @@ def _read_weekday(spec: FieldSpec, item: str, rule: DayRule) -> bool:
 
 @lru_cache(maxsize=4096)
 def _read_range(spec: FieldSpec, item: str) -> int:
-    """Return a value, range or step as a bit mask."""
     match = _RANGE.fullmatch(item)
     if match is None:
         raise _Refused(_why_not(spec, item))
@@ -170,10 +163,7 @@ def _number(spec: FieldSpec, text: str) -> int:
 
 
 def _hashed(spec: FieldSpec, item: str, match: re.Match[str], key: str) -> str:
-    """Replace `H` by plain numbers from the key's hash. Another hash would move existing schedules.
-
-    Each field has its own hash, so that minute and hour are independent.
-    """
+    """Replace `H` by plain numbers from the hash of field and key. Another hash would move existing schedules."""
     low, high = spec.low, spec.high
     if match["low"] is not None:
         low, high = _number(spec, match["low"]), _number(spec, match["high"])

@@ -1,8 +1,7 @@
 """Phrases typed instead of a cron expression, in English and German. Pure; computes no due point.
 
 Note [Phrases are only suggestions]
-A phrase only leads to a suggested expression, shown with the words of `describe`, which the user accepts or rejects: a
-grammar that guesses would else decide when tasks run. So it can be small and tolerant.
+A phrase leads to a suggestion, which the user accepts or rejects: so the grammar can be small and tolerant.
 """
 
 import re
@@ -59,11 +58,7 @@ _ROUNDS = {"second": 60, "minute": 60, "hour": 24}
 
 
 def understand(text: str) -> str | None:
-    """Return the cron expression that a phrase may mean, None if it is not understood.
-
-    Understood are frequencies ("twice a day") and times ("at 9:00 and 18:00", "noon"), with weekdays or days of the
-    month. Days alone mean midnight. An interval without a cron expression, such as "every 90 seconds", gives `@every`.
-    """
+    """Return the cron expression that a phrase may mean, or `@every` if there is none; None if it is not understood."""
     phrase = " ".join(_canonical(text)) if len(text) <= LONGEST else ""
     phrase = re.sub(r"daily (n\d+(?: and n\d+)*)", lambda found: re.sub(r"n(?=\d)", "d", found[1]), phrase)
     phrase = phrase.replace("last daily", "dL")

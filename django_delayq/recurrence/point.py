@@ -1,7 +1,4 @@
-"""Due points as numbers since 1970. Only `utcnow` reads a clock. Never rounds a point down to ms.
-
-Functions that take an instant raise ValueError for a naive one.
-"""
+"""Due points as numbers since 1970. A naive instant raises ValueError. Only `utcnow` reads a clock."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -19,11 +16,7 @@ def utcnow() -> datetime:
 
 
 def as_utc(instant: datetime | None, name: str = "instant", *, field: str = "") -> datetime:
-    """Return the instant in UTC.
-
-    Raises:
-        ValueError: It is not an aware datetime; `InvalidRecurrence` if `field` is given.
-    """
+    """Return an aware datetime in UTC. Raises ValueError for other values, InvalidRecurrence if `field` is given."""
     if isinstance(instant, datetime):
         if instant.tzinfo is UTC:
             return instant
@@ -36,7 +29,6 @@ def as_utc(instant: datetime | None, name: str = "instant", *, field: str = "") 
 
 
 def micros(instant: datetime) -> int:
-    """Return the exact number of microseconds since 1970."""
     return (as_utc(instant) - EPOCH) // MICROSECOND
 
 

@@ -44,16 +44,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Skip the points from `first` to `last`, then claim `resume_at`, which may have passed; None if no point is left.
-
-    `reason` is `overlap`, `missed`, `catch_up_window` or `max_catch_up`; `points` is the number of points, at least 1.
-    """
+    """Skip the points from `first` to `last`, then claim `resume_at`."""
 
     first: datetime
     last: datetime
-    points: int
-    reason: str
-    resume_at: datetime | None
+    points: int  # at least 1
+    reason: str  # overlap, missed, catch_up_window or max_catch_up
+    resume_at: datetime | None  # may have passed; None if no point is left
 
 
 def wake_at(point: datetime, jitter: timedelta, key: str) -> datetime:
@@ -80,11 +77,9 @@ def decide(
     last_finished_at: datetime | None,
     policies: Policies,
 ) -> Run | Skip:
-    """Decide about a claimed point at its first attempt.
-
-    `now` is the server time of the claim; `busy_from` to `last_finished_at` is the last unbroken busy stretch. Every
-    skip advances: claiming `resume_at` repeatedly ends at `Run`, in the future, or at None. The point need not be on
-    the recurrence, which an edit may have changed.
+    """Decide about a claimed point at its first attempt. The point need not be on the recurrence, which an edit may
+    have changed. `now` is the server time of the claim; `busy_from` to `last_finished_at` is the last unbroken busy
+    stretch. Every skip advances: claiming `resume_at` repeatedly ends at `Run`, in the future, or at None.
     """
     point, now = as_utc(point, "point"), as_utc(now, "now")
     late = _Late(recurrence, point, now, policies)
@@ -108,10 +103,7 @@ def decide_all(
     last_finished_at: datetime | None,
     policies: Policies,
 ) -> tuple[list[Skip], datetime | None]:
-    """Decide about a claimed point and, if it is skipped, about the following points that have woken by `now`.
-
-    Returns the skips in sequence, and the point to run now: None if no point has woken, or none is left.
-    """
+    """Decide about a point and, after each skip, the next woken one. Return the skips, and the point to run, if any."""
     skips: list[Skip] = []
     following: datetime | None = point
     while following is not None and (not skips or wake_at(following, policies.jitter, policies.key) <= now):
@@ -125,8 +117,6 @@ def decide_all(
 
 @dataclass(frozen=True, slots=True)
 class _Late:
-    """The decision about one possibly late point, and the extent of a skip that begins there."""
-
     recurrence: Recurrence
     point: datetime
     now: datetime
@@ -155,11 +145,7 @@ class _Late:
         return self.skip_until("overlap", newest)
 
     def missed(self, busy: tuple[datetime, datetime] | None) -> Run | Skip:
-        """Judge a late point that came due while no worker was running.
-
-        Missed points end at the first point in a later busy stretch, where the overlap policy applies: a point that
-        `queue_all` promises to run is not skipped as missed.
-        """
+        """Judge a point that came due while no worker ran. A later busy stretch is left to the overlap policy."""
         overlapped = None
         if busy is not None and self.point < busy[0]:
             overlapped = self.recurrence.next_after(max(self.point, busy[0] - MICROSECOND))
@@ -191,14 +177,10 @@ class _Late:
         return self.skip_until("max_catch_up", low)
 
     def newest(self, until: datetime) -> datetime:
-        """Return the newest point up to `until`, or the claimed point if there is none."""
         return self.recurrence.previous_at_or_before(until, self.point) or self.point
 
     def last_of(self, sure: datetime, test: Callable[[datetime], bool]) -> tuple[datetime, datetime | None]:
-        """Return the last of the consecutive points that pass the test, and the first point that does not.
-
-        All points up to `sure` must pass: the walk begins there.
-        """
+        """Return the last consecutive point that passes the test, and the next. All up to `sure` must pass."""
         last = self.newest(sure)
         following = self.recurrence.next_after(last)
         while following is not None and test(following):
@@ -233,11 +215,7 @@ class Recurring:
 
     @property
     def recurrence(self: Any) -> Recurrence:
-        """Return the pure rule of this row, bounded by `start_at` and `end_at`.
-
-        Raises:
-            InvalidRecurrence: The row has no usable recurrence (raw SQL, a zone removed from the system).
-        """
+        """Return the rule of this row. Raises InvalidRecurrence if raw SQL or a missing time zone leaves none."""
         return self.recurrence_from(self.start_at or self.created_at)  # type: ignore[no-any-return]
 
     def recurrence_from(self: Any, anchor: datetime) -> Recurrence:
@@ -260,10 +238,7 @@ class Recurring:
         return rule
 
     def rule_and_base(self: Any, state: Any) -> tuple[Recurrence, datetime]:
-        """Return the rule and the instant after which its points count: `chain`, Note [First missing point].
-
-        `state` is None if the schedule has none yet.
-        """
+        """Return the rule and the instant after which its points count: `chain`, Note [First missing point]."""
         last = None if state is None else state.last_due_at
         base = max(last or self.effective_from, self.effective_from)
         fixed_delay = self.kind == EVERY and self.every_from == FINISH
@@ -274,7 +249,6 @@ class Recurring:
 
     @property
     def policies(self: Any) -> Policies:
-        """Return the policies for late points."""
         key = self.name if self.jitter else ""  # schedules without jitter share cached policies
         return _policies(
             self.overlap, self.missed, self.grace, self.catch_up_window, self.max_catch_up, self.jitter, key

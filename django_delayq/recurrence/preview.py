@@ -78,10 +78,7 @@ def _points(schedule: "AnySchedule", rule: Recurrence, after: datetime, count: i
 
 
 def clock_changes(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:
-    """Yield notes on clock changes around a point. `after` is the previous point, or the start of the search.
-
-    Wildcard jobs continue in real time when the clock jumps ahead, which needs no note.
-    """
+    """Yield notes on clock changes up to a point, from the previous one. Wildcard jobs continue in real time."""
     yield from _gaps(cron, after, point)
     local = point.astimezone(get_zone(cron.timezone))
     if local.fold:
@@ -97,7 +94,6 @@ def clock_changes(cron: Cron, after: datetime, point: datetime) -> Iterator[str]
 
 
 def _gaps(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:
-    """Yield a note for each gap between `after` and the point that contains times of the expression."""
     zone, second, last = get_zone(cron.timezone), seconds(after), seconds(point)
     for _number in range(MOST_STRETCHES):
         start, end, offset, before = stretch(zone, second)

@@ -140,7 +140,6 @@ SHORTEST_SERIES = 4
 
 
 def list_bits(mask: int) -> list[int]:
-    """Return the positions of the set bits, ascending."""
     return [position for position in range(mask.bit_length()) if mask >> position & 1]
 
 
@@ -152,7 +151,6 @@ def join_parts(parts: Sequence[str]) -> str:
 
 
 def format_range(first: str, last: str) -> str:
-    """Return "a to b"."""
     return _("%(first)s to %(last)s") % {"first": first, "last": last}
 
 

@@ -1,5 +1,4 @@
-"""Time zones as stretches of constant offset. Queries zoneinfo only for offsets of instants, never for local times,
-which may occur twice or not at all."""
+"""Time zones as stretches of constant offset, queried by instant: a local time may occur twice or not at all."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -23,12 +22,10 @@ _EXAMPLE = "Europe/Riga"
 NO_DATA = "This machine has no time zone data, so that every time zone but UTC is unknown."
 INSTALL = "Install it: pip install tzdata, or the package tzdata of the system."
 
-#: Maximum jump in s of summer time; a larger one is a correction of the calendar (Debian cron's rule). Blocks begin
-#: this much earlier, because the effects of a change can reach into the next block.
+#: Maximum jump of summer time in s (Debian cron's rule). Blocks begin this much earlier, to include its effects.
 LONGEST_SHIFT = 3 * 3600
 
-#: (first second, second after the last, offset in s, offset before the first second), in UTC seconds since 1970.
-#: Neighbours may have equal offsets: a block begins there, without a clock change.
+#: (first second, end, offset, offset before), in UTC seconds since 1970. Offsets are equal where only a block begins.
 Stretch = tuple[int, int, int, int]
 
 

@@ -32,7 +32,6 @@ from ..recurrence.point import utcnow
 
 
 def connect() -> None:
-    """Make `migrate` sync if SYNC_AFTER_MIGRATE is set."""
     app = apps.get_app_config("django_delayq")
     post_migrate.connect(sync_after_migrate, sender=app, dispatch_uid="django_delayq.migrated")
 
@@ -47,16 +46,12 @@ class Collected:
 
     @property
     def keys(self) -> frozenset[str]:
-        """All keys in the code. A schedule with another key is gone."""
         return frozenset(each.key for each in (*self.declared, *self.twice))
 
 
 def collect() -> Collected:
-    """Import the task modules and return their declarations.
-
-    Processes import different modules, and a sync disables what is not declared. So a declaration counts only if its
-    task is registered and it is in the task's module or in a task module. ImportError if a task module has an error,
-    other than a missing foreign package.
+    """Import the task modules and return their declarations. Others do not count: a process that does not import them
+    would disable their schedules. Raises ImportError if a module has an error other than a missing foreign package.
     """
     for broken in registry.broken_modules():
         if not broken.package:
@@ -96,8 +91,6 @@ class Report:
 
 
 class Rows(NamedTuple):
-    """Schedules by key and by name."""
-
     by_key: dict[str, Schedule]
     by_name: dict[str, Schedule]
 
@@ -122,10 +115,7 @@ class Step:
     gone: bool = False
 
     def write(self, using: str | None) -> None:
-        """Save through the model, so that Redis follows and an unchanged recurrence is not restarted.
-
-        Without a database this validates only.
-        """
+        """Save through the model, so that Redis follows; without a database, only validate."""
         schedule = self.schedule
         if schedule is None or not self.lines:
             return
@@ -143,13 +133,8 @@ class Step:
 
 
 def sync(*, dry_run: bool = False) -> Report:
-    """Write declared schedules to the database, and disable those no longer declared. Concurrent syncs are safe.
-
-    Unchanged schedules are not written. Each schedule has its own transaction.
-
-    Raises:
-        ImportError: A task module cannot be imported. Nothing is written, because its schedules would seem gone.
-        DatabaseError: The database does not answer or has no tables of ours. Earlier changes stay.
+    """Write declared schedules to the database, each in its own transaction, and disable those no longer declared.
+    Concurrent syncs are safe. Raises DatabaseError, and ImportError, before any write, if a task module has an error.
     """
     found, using = collect(), ledger.database()
     report = Report(checked=len(found.declared) + len(found.twice))
@@ -233,10 +218,7 @@ def _plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows)
 
 
 def _plan_gone(key: str, rows: Rows) -> Step:
-    """Return the step that disables a schedule, if no sync has done so.
-
-    A later declaration enables it again, unless a user has changed the switch.
-    """
+    """Return the step that disables a schedule. A later declaration enables it, unless a user changed the switch."""
     schedule = rows.by_key.get(key)
     if schedule is None or not schedule.is_declared:
         return Step(key)
@@ -264,7 +246,6 @@ def sync_after_migrate(using: str, verbosity: int = 1, stdout: Any = None, **kwa
 
 
 def format_errors(error: ValidationError) -> str:
-    """Format a ValidationError in one line."""
     if not hasattr(error, "error_dict"):
         return " ".join(error.messages)
     return " ".join(f"{name}: {' '.join(messages)}" for name, messages in error.message_dict.items())

@@ -93,8 +93,6 @@ def put_after_commit(runs: Sequence[AnyRun], *, using: str, then: Callable[[], o
 
 @dataclass(slots=True)
 class _Put:
-    """The rows that one transaction or savepoint puts, with one script per shard, and what is called afterwards."""
-
     runs: list[AnyRun] = field(default_factory=list)
     calls: list[Callable[[], object]] = field(default_factory=list)
 
@@ -128,9 +126,7 @@ def follow_after_commit(write: Callable[[Broker], object], *, using: str, what: 
 
 
 def move_now(run: AnyRun, when: datetime) -> bool:
-    """Let a waiting row come due at another time; return False if a worker has it. Raises what `web.ask` does, and
-    `ForeignLayout`.
-    """
+    """Move the time of a waiting row; False if a worker has it. Raises what `web.ask` does, and ForeignLayout."""
 
     def move(broker: Broker) -> bool:
         check_layout(broker, claim=False)
@@ -140,9 +136,7 @@ def move_now(run: AnyRun, when: datetime) -> bool:
 
 
 def _attempt(what: str, write: Callable[[Broker], object], *, seldom: bool = False) -> None:
-    """Write to Redis if it is available and this database's; log errors. `seldom`: check the layout only once in
-    CHECK_SECONDS, so that a job costs one script.
-    """
+    """Write to Redis; log errors. `seldom`: check the layout once in CHECK_SECONDS, so that a job costs one script."""
 
     def checked(broker: Broker) -> None:
         global _checked

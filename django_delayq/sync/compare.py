@@ -1,6 +1,5 @@
-"""Compares what Redis holds of schedules with what it should hold, and corrects what differs.
-
-Redis is read before the database, so a newer generation in Redis means a restored backup, not a late read.
+"""Compares what Redis holds of schedules with what it should hold, and corrects what differs. Redis is read before the
+database, so a newer generation in Redis means a restored backup, not a late read.
 """
 
 from collections.abc import Mapping

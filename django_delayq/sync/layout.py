@@ -2,19 +2,17 @@
 
 Note [Fingerprint]
 Two databases under one prefix would run and remove each other's schedules. A database differs from its copies by its
-location (PostgreSQL's system identifier and database name, or a file's path) and the creation time of its tables.
+location and by the time at which its tables were created.
 
 Note [Queues of other settings]
-A process whose settings name fewer queues may use the prefix, and keeps the other queues in the stored layout. But it
-mirrors schedules of every queue: with another number of shards, it would put a second entry of a schedule into another
-shard, and both would run. So it is refused once the database has rows for that queue.
+A process whose settings name fewer queues may use the prefix. But it mirrors schedules of every queue: with another
+number of shards, a schedule would run in two shards. So it is refused once the database has rows for that queue.
 
 Note [Releases of one layout]
 Releases with the same `conf.LAYOUT` work side by side. A release that cannot work beside the former one raises it,
-and adds a migration whose name ends with `_layout_<number>`. So the database decides which layout is in force, even
-after a flush. A worker with a lower layout drains and refuses to start again; one with a higher layout waits for
-`migrate`. Redis stores the layout of the index; a worker with another one rebuilds it, see `switch.py`. Every release
-must be able to read its database and version; the rest may change with the version.
+and adds a migration whose name ends with `_layout_<number>`: so the database decides, even after a flush. A worker with
+a lower layout drains and does not start again; one with a higher layout waits for `migrate`. Every release must be able
+to read the database and version of a stored layout; the rest may change with the version.
 """
 
 import hashlib
@@ -62,10 +60,7 @@ class OtherLayout(ForeignLayout):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout stored in Redis: the owner of the index, its version, and the number of shards by queue.
-
-    `switching`: a worker has begun to rebuild the index with its own layout; no other worker may use it.
-    """
+    """The layout stored in Redis. If it is `switching`, a worker rebuilds the index, and no other worker may use it."""
 
     database: str
     version: int
@@ -93,9 +88,7 @@ def own_layout(broker: Broker) -> Layout:
 
 
 def check_layout(broker: Broker, *, claim: bool = True) -> None:
-    """Claim the prefix for this database and layout, or check that it is theirs already. Without `claim` nothing is
-    written, and an unclaimed prefix passes. Raises `OtherLayout`, and what `read_layout` and `check_release` do.
-    """
+    """Claim the prefix, or without `claim` only check it. Raises OtherLayout, ForeignLayout, and as `check_release`."""
     own, text = own_layout(broker), broker.layout()
     if claim and _parse(text) is None:
         check_release()
@@ -148,9 +141,7 @@ def store_layout(broker: Broker) -> None:
 
 
 def read_layout(broker: Broker, text: str | None) -> Layout:
-    """Return the layout stored as `text`, or one without shards if there is none; raises ForeignLayout if it is another
-    database's, or see Note [Queues of other settings].
-    """
+    """Return the layout stored as `text`. Raises ForeignLayout: see Note [Queues of other settings]."""
     stored = _parse(text)
     if stored is None:
         return Layout("", conf.LAYOUT)
@@ -224,6 +215,5 @@ def _location(using: str) -> str:
 
 
 def _migrations(using: str) -> "QuerySet[Any]":
-    """Return the applied migrations of this app; none if the database has no table of migrations."""
     recorder = MigrationRecorder(connections[using])
     return recorder.migration_qs.filter(app=APP) if recorder.has_table() else recorder.migration_qs.none()

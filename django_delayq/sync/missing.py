@@ -1,15 +1,14 @@
 """Puts committed rows into Redis that were not put there: their process died, or Redis was unavailable.
 
 Note [Above a mark]
-A row does not record whether Redis has it, which would take a second write per job. Instead, the worker with the
-upkeep lease reads the rows above a mark, by primary key, and puts those that still wait. The mark is stored in Redis,
-so a flush deletes it too: then all open rows are put. Rows that a restored database has reopened are put by the next
-full sweep.
+A row does not record whether Redis has it: that would be a second write per job. Instead, the worker with the upkeep
+lease reads the rows above a mark, by primary key, and puts those that still wait. The mark is stored in Redis, so a
+flush deletes it too: then all open rows are put.
 
 Note [Gaps]
 Keys do not follow the order of commits: a row may be committed minutes after greater keys were read. So keys that are
-missing below the mark are stored as ranges, and queried again for GAP_SECONDS. After that, and beyond MOST_GAPS, the
-next full sweep finds the rows. SQLite has one writer at a time, so its keys follow its commits.
+missing below the mark are stored, and queried again for GAP_SECONDS; after that, the next full sweep finds the rows.
+SQLite has one writer at a time, so its keys follow its commits.
 """
 
 import json
@@ -51,8 +50,6 @@ class Gap(NamedTuple):
 
 @dataclass(slots=True)
 class Mark:
-    """The last key that was read, and the gaps below it."""
-
     seen: int
     gaps: list[Gap] = field(default_factory=list)
 
@@ -103,7 +100,6 @@ def _has_gaps() -> bool:
 
 
 def last_key() -> int:
-    """Return the greatest primary key of a run; 0 if there is none."""
     return Run._base_manager.using(ledger.database()).aggregate(last=Max("pk"))["last"] or 0
 
 

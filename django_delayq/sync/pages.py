@@ -44,7 +44,6 @@ def keys_of(pks: Collection[int]) -> list[int] | range:
 
 
 def queues_of(**where: Any) -> "QuerySet[Schedule, Any]":
-    """Return (primary key, queue) of the schedules that match."""
     return Schedule._base_manager.using(ledger.database()).filter(**where).values_list("pk", "queue")
 
 
@@ -53,10 +52,7 @@ def walk(
     check_runs: Callable[[list[RunRow]], Item],
     queues: Collection[str] | None = None,
 ) -> Iterator[tuple[int, Item]]:
-    """Call a function for each page of schedules, {primary key: queue}, then one for each of open runs and jobs.
-
-    Yield for each page the number of schedules and the result. `queues`: None for all.
-    """
+    """Yield (count, result) for each page of schedules, {primary key: queue}, and then (0, result) of runs and jobs."""
     rows, last = queues_of() if queues is None else queues_of(queue__in=queues), 0
     while page := dict(rows.filter(pk__gt=last).order_by("pk")[:PAGE]):
         yield len(page), check_schedules(page)

@@ -1,10 +1,9 @@
 """Schedules pruning by workers: when, for how long, and the record of the last pass. `ledger/retention.py` deletes.
 
 Note [Passes of pruning]
-The worker with the upkeep lease prunes (`worker/upkeep.py`, Note [One lease]). A pass visits all schedules; the next
-is due EVERY_SECONDS after its end. After each batch the worker does its small chores, and rests for RESTS times its
-duration, which leaves a database with one writer to others. A pass that is interrupted notes its position, and is due
-again immediately. Concurrent passes are harmless: each skips rows that the other has locked.
+The worker with the upkeep lease prunes (`worker/upkeep.py`, Note [One lease]). A pass visits all schedules. The worker
+rests after each batch for RESTS times its duration, which leaves a database with one writer to others. An interrupted
+pass is due again immediately. Concurrent passes are harmless: each skips rows that the other has locked.
 """
 
 import json
@@ -28,22 +27,17 @@ RESTS, MOST_REST_SECONDS = 9.0, 0.5
 
 @dataclass(frozen=True, slots=True)
 class LastPass:
-    """The last pass: when it ended or was interrupted, rows deleted, and rows left because they were locked.
-
-    `behind_seconds`: for how long the oldest row could have been pruned. `after`: the last schedule that is done, None
-    if the pass is complete.
-    """
+    """The last pass: when it ended or was interrupted, and what it deleted."""
 
     database: str
     at_ms: int
     rows: int = 0
-    left: int = 0
-    behind_seconds: float = 0.0
-    after: int | None = 0
+    left: int = 0  # rows that were locked
+    behind_seconds: float = 0.0  # for how long the oldest row could have been pruned
+    after: int | None = 0  # the last schedule that is done; None if the pass is complete
 
     @property
     def finished(self) -> bool:
-        """False if the pass is to be continued immediately."""
         return self.after is None
 
     @property
@@ -68,10 +62,7 @@ def read_last(broker: Broker) -> LastPass | None:
 def prune_if_due(
     broker: Broker, *, go_on: Callable[[], bool] = lambda: True, seconds: float = AT_ONCE_SECONDS
 ) -> LastPass | None:
-    """Prune if it is due; return the pass, or None. See Note [Passes of pruning].
-
-    The pass is interrupted if `go_on`, called after each batch, returns False, or after `seconds`.
-    """
+    """Prune if it is due, until `go_on`, called after each batch, returns False, or `seconds` have passed."""
     last = read_last(broker)
     if last is not None and last.finished and 0 <= broker.now_ms() - last.at_ms < EVERY_SECONDS * 1000:
         return None

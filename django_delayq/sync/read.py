@@ -62,20 +62,16 @@ def find_edit_past_django(schedule: ScheduleRow, digest: str) -> tuple[bool, boo
 
 @dataclass(slots=True)
 class Wanted:
-    """What Redis should hold of a schedule: a point and its wake-up, or nothing if there is no `point`.
-
-    `unnoted`: the row does not record yet that this generation is mirrored. `awaited`: the point has an open row in
-    the ledger, so it may wait for a retry. `past_django`: SQL edited the row since it was mirrored.
-    """
+    """What Redis should hold of a schedule: a point and its wake-up, or nothing if there is no `point`."""
 
     pk: int
     name: str
     queue: str
     definition: Definition
     point: datetime | None
-    unnoted: bool = False
-    awaited: bool = False
-    past_django: bool = False
+    unnoted: bool = False  # the row does not record yet that this generation is mirrored
+    awaited: bool = False  # the point has an open row in the ledger, so it may wait for a retry
+    past_django: bool = False  # SQL edited the row since it was mirrored
 
 
 def _want(
@@ -89,9 +85,8 @@ def _want(
     return Wanted(pk, name, queue, definition, point)
 
 
-#: The columns that `read_settled` reads. The last is True if a schedule is mirrored and active, and everything before
-#: its edit is decided. Schedules whose next point depends on the end of runs outside the chain are excluded: it is
-#: not stored.
+#: The last column is True if a schedule is mirrored and active, and everything before its edit is decided. It is False
+#: if the next point depends on the end of runs outside the chain: that point is not stored.
 _SETTLED = (
     *("pk", "queue", "name", "jitter", "generation", "priority", "state__next_due_at", "state__mirrored_digest"),
     ExpressionWrapper(
@@ -122,10 +117,8 @@ def read_settled(pks: Collection[int]) -> tuple[list[Wanted], dict[int, str]]:
 
 
 def read_wanted(pks: Collection[int], *, note: bool = True) -> list[Wanted]:
-    """Read definitions and compute what Redis should hold of each; with `note`, store the result in their states.
-
-    A definition that was edited past Django becomes a new version: it gets a generation, and a new `effective_from` if
-    its timing changed. Locked rows are left to the next sweep. A `range` means all keys in it.
+    """Compute what Redis should hold of each schedule. With `note`, store the result in their states, and begin a new
+    version of each definition that SQL edited. Locked rows are left to the next sweep. A `range` means all keys in it.
     """
     schedules = ledger.load_schedules(pks)
     digests = {pk: digest_of(row) for pk, row in schedules.items()}
@@ -189,10 +182,7 @@ class _Notes:
         return point, undecided
 
     def write(self, locked: set[int]) -> set[int]:
-        """Write the states that are not `locked`, and send a signal for each schedule that cannot continue.
-
-        Return all keys that other transactions have locked. See `models/primary.py`, Note [Order of locks].
-        """
+        """Write the states, send signals; return all locked keys. See `models/primary.py`, Note [Order of locks]."""
         pks = [state.schedule_id for state in (*self.changed, *self.mirrored) if state.schedule_id not in locked]
         if pks:
             using = ledger.database()

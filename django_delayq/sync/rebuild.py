@@ -55,10 +55,8 @@ class Build:
 
 
 def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool] = lambda: True) -> bool:
-    """Fill flushed shards from the database; return True if they are built now.
-
-    Return False if there was nothing to do, Redis was flushed again, or `go_on`, called before the first page and
-    after each, returned False. Idempotent and safe during claims: see `chain.py`, Note [First missing point].
+    """Fill flushed shards from the database; return True if they are built now, False also if Redis was flushed again
+    or `go_on`, called before the first page and after each, returned False. Idempotent, and safe during claims.
     """
     build = Build(broker, shards)
     if not build.shards or not go_on():
@@ -101,7 +99,6 @@ def _fill(broker: Broker, flushed: Set[Shard]) -> Iterator[object]:
 
 
 def _restore(broker: Broker, flushed: Set[Shard], page: Collection[int]) -> None:
-    """Restore schedules. See Note [What was mirrored goes back as it was]."""
     settled, others = read_settled(page)
     write_wanted(broker, [item for item in settled if broker.shard_of(item.definition.member, item.queue) in flushed])
     rest = {pk: queue for pk, queue in others.items() if broker.shard_of(member_of(pk), queue) in flushed}

@@ -16,10 +16,8 @@ _MOVING: tuple[Mode, ...] = ("move", "new", "move")
 
 
 def put_runs(broker: Broker, runs: Sequence[AnyRun], *, mode: Mode = "new") -> int:
-    """Put rows into Redis that are not there, with one round trip per shard; return how many were added.
-
-    With the mode "reset", damaged entries are written too. Putting a row late or repeatedly is harmless: existing
-    entries stay, and the worker that claims a row finds out if it has ended.
+    """Put rows into Redis that are not there, or with "reset" are damaged; return how many were added. A late or
+    repeated put is harmless: existing entries stay, and the worker that claims a row finds out if it has ended.
     """
     shards = grouped(runs, lambda run: broker.shard_of(chain.member_of_run(run), run.queue))
     words = [broker.upsert(shard, list(map(definition_of, group)), mode=mode) for shard, group in shards.items()]
@@ -27,14 +25,10 @@ def put_runs(broker: Broker, runs: Sequence[AnyRun], *, mode: Mode = "new") -> i
 
 
 def definition_of(run: AnyRun) -> Definition:
-    """Return what Redis should hold of a row.
-
-    A manual run, and a job without `run_after`, start immediately even if the clock of the process that created them
-    is ahead. Backfilled points wait in the order of their creation: by due point they would precede all other rows.
-    """
+    """Return what Redis should hold of a row. Backfilled points wait in order of creation, not before all others."""
     point_ms = wake_ms = to_ms(run.created_at if run.origin == Origin.BACKFILL else run.due_at)
     if run.origin == Origin.MANUAL or (run.origin != Origin.BACKFILL and run.due_at <= run.created_at):
-        wake_ms = 0
+        wake_ms = 0  # starts immediately, even if the clock of the process that created it is ahead
     generation = chain.generation_of_run(run)
     return Definition(chain.member_of_run(run), generation, point_ms, wake_ms, priority=run.priority)
 

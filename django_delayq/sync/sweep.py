@@ -1,10 +1,9 @@
 """The sweeps that correct the mirror, whatever was missed: delta and full. Between them, differences are counted.
 
 Note [When a full sweep is due]
-The next sweep is due if the record of the last one is older than FULL_SECONDS or missing (a flush, or another
-database took the prefix over), or if the server's run id has changed since that sweep began: the server was restarted
-or replaced, perhaps with older data. The same rule finds what was missed while no worker ran. The worker with the
-upkeep lease makes the sweep (`worker/upkeep.py`, Note [One lease]).
+The next sweep is due if the record of the last one is older than FULL_SECONDS or missing, or if the server's run id has
+changed since that sweep began: the server was restarted or replaced, perhaps with older data. So it also finds what was
+missed while no worker ran. The worker with the upkeep lease sweeps (`worker/upkeep.py`, Note [One lease]).
 """
 
 import json
@@ -56,10 +55,8 @@ class LastSweep(NamedTuple):
 
 
 def delta_sweep(broker: Broker, *, rows: bool = True) -> int:
-    """Mirror what the fast path missed: edits, deletions and, with `rows`, rows outside chains.
-
-    Return the greater of the numbers of mirrored edits and deletions; if it reaches PAGE, there may be more. After an
-    error, the next sweep does the rest; `ForeignLayout` means that another database has taken the prefix over.
+    """Mirror edits, deletions and, with `rows`, rows outside chains that the fast path missed. Return the greater
+    number of edits or deletions: from PAGE on, there may be more. Raises ForeignLayout if the prefix was taken over.
     """
     using = ledger.database()
     stones = Tombstone._base_manager.using(using).exists()
@@ -85,9 +82,7 @@ def _mirror_edits(broker: Broker, pks: Sequence[int]) -> int:
 
 
 def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: GoOn = lambda checked: True) -> Report:
-    """Compare every definition, member and open run with Redis, and correct what differs. Builds flushed shards. Ends
-    if `go_on`, called after each page with the number of schedules checked so far, returns False.
-    """
+    """Compare everything with Redis, correct what differs, build flushed shards; end if `go_on(checked)` is False."""
     report = Report()
     build = Build(broker, [] if dry_run else broker.shards())
     for checked, lines in sweep_pages(broker, dry_run=dry_run):
@@ -140,7 +135,6 @@ def _find_ghosts(broker: Broker, shard: Shard, page: set[str]) -> list[str]:
 
 
 def read_last(broker: Broker) -> LastSweep | None:
-    """Return the last full sweep; None if unknown."""
     try:
         at_ms, run_ids, database = json.loads(broker.read_note("swept") or "")
         from_ms(at_ms)  # raises if it is invalid
@@ -180,34 +174,24 @@ def adopt(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """The minimum number of entries that differ. Wrong values, and missing entries that superfluous ones offset, do not
-    show. An entry may count between its commit and its write to Redis.
-    """
+    """Minimum numbers of differing entries. Wrong values do not show; an entry may count before its write to Redis."""
 
-    #: Edits, and deletions and moves, that are not mirrored yet.
-    unmirrored: int
-    tombstones: int
-    #: Entries missing in Redis, and members in Redis without a row, beyond those that are not mirrored yet.
-    missing: int
-    ghosts: int
-    #: Entries with a missing or superfluous part: score, point or generation.
-    torn: int
+    unmirrored: int  # edits that are not mirrored yet
+    tombstones: int  # deletions and moves that are not mirrored yet
+    missing: int  # entries missing in Redis, except unmirrored ones
+    ghosts: int  # members in Redis without a row, except unmirrored deletions and moves
+    torn: int  # entries with a missing or superfluous part: score, point or generation
     unbuilt: int  # shards
-    #: When the last full sweep ended, by Redis' clock; None if unknown.
-    swept_at: datetime | None = None
-    #: True if a count reached its limit: `missing` and `ghosts` are then 0, the others are minimums.
-    capped: bool = False
+    swept_at: datetime | None = None  # the end of the last full sweep, by Redis' clock
+    capped: bool = False  # a count reached its limit: `missing` and `ghosts` are 0, the others minimums
 
     @property
     def total(self) -> int:
-        """The sum, in which each differing entry counts once."""
         return self.unmirrored + self.tombstones + self.missing + self.ghosts + self.torn + self.unbuilt
 
 
 def count_differences(broker: Broker, *, most: int = MOST_COMPARED, unnamed: Collection[str] = ()) -> Differences:
-    """Count the differences, with two queries of up to `most` index entries per count, and two round trips to Redis.
-    With `unnamed` queues, which the settings do not name, `missing` and `ghosts` are not counted.
-    """
+    """Count up to `most` rows per count. With `unnamed` queues, `missing` and `ghosts` are not counted."""
     using = ledger.database()
     states = ScheduleState._base_manager.using(using)
     counts = ledger.count_up_to(

@@ -1,9 +1,8 @@
 """Switches the index in Redis to the layout of a new release, or to other shards, once no worker uses the old one.
 
 Note [A new layout is rebuilt after all older workers end]
-An index of another layout is rebuilt as after a flush. A worker with another layout waits, and names the workers for
-which it waits. These end when they are restarted, or by themselves if `migrate` has raised the layout; their points
-come due again. The switch also waits for the leases of killed workers. So no point is executed twice at the same time.
+An index of another layout is rebuilt as after a flush. A worker with another layout first waits until the workers that
+use the old one, and the leases of killed workers, have ended: so no point is executed twice at the same time.
 
 Note [Report, then check]
 A worker reports that it is alive before its last check of the layout. A worker that switches marks the layout before
@@ -11,8 +10,7 @@ its last check for live workers. So one of the two sees the other, and no worker
 be dropped. An interrupted switch leaves `switching` behind, and the next waiting worker continues.
 
 Note [Web processes leave other layouts to the sweeps]
-A process that only mirrors checks the layout before a write (once per second for jobs and other rows), and leaves what
-it cannot write to the workers' sweeps. A write at the moment of a switch is harmless: its row was committed before.
+A web process leaves what it cannot write to the sweeps. A write during a switch is harmless: its row is committed.
 """
 
 import json
@@ -30,10 +28,8 @@ LIVE_SECONDS = 90.0
 
 
 def take_layout(broker: Broker) -> None:
-    """Return once the index has the layout of this process; switch to it if no worker uses another one.
-
-    Call it before this worker reports that it is alive. See Note [A new layout is rebuilt after all older workers
-    end]. Raises `OtherLayout` as long as a worker uses another layout, and what `check_layout` and `check_release` do.
+    """Switch the index to the layout of this process if no worker uses another one; raises OtherLayout if one does.
+    Call it before this worker reports that it is alive. Raises what `check_layout` and `check_release` do.
     """
     check_release()
     try:
@@ -67,7 +63,6 @@ def _switch(broker: Broker) -> None:
 
 
 def _check_unused(broker: Broker, stored: Layout) -> None:
-    """Refuse to switch while a worker with another layout is alive, or leases of a dead one are left."""
     own = own_layout(broker)
     difference = stored.find_difference(own)
     if names := sorted(_find_others(broker, own)):
@@ -80,7 +75,6 @@ def _check_unused(broker: Broker, stored: Layout) -> None:
 
 
 def _find_others(broker: Broker, own: Layout) -> Iterator[str]:
-    """Yield the live workers with another or an unknown layout."""
     since_ms = broker.now_ms() - LIVE_SECONDS * 1000
     for name, (beat_ms, details) in broker.workers().items():
         if name != broker.worker and beat_ms >= since_ms:

@@ -11,11 +11,7 @@ from .read import Wanted, read_wanted
 
 
 def sync(broker: Broker, pks: Iterable[int]) -> list[int]:
-    """Mirror the current definitions of these schedules. Deleted schedules are left to their tombstones.
-
-    Return the schedules of which Redis knows a newer edit, mirrored concurrently or before the database was restored.
-    They stay unchanged and are not marked as mirrored.
-    """
+    """Mirror these schedules, except deleted ones. Return those that stay unchanged: Redis knows a newer edit."""
     newer = []
     for page in parts(sorted(set(pks))):
         whole = page[-1] - page[0] < len(page)
@@ -24,10 +20,8 @@ def sync(broker: Broker, pks: Iterable[int]) -> list[int]:
 
 
 def write_wanted(broker: Broker, wanted: Sequence[Wanted], *, reset: bool = False) -> list[int]:
-    """Upsert or remove entries, in one round trip each per shard; `reset` as in upsert.lua.
-
-    Return the schedules of which Redis knows a newer edit. A schedule that moves to another shard while it is leased
-    is skipped, and stays marked as not mirrored until a later sweep: otherwise its point would run in both shards.
+    """Upsert or remove entries; return the schedules of which Redis knows a newer edit. A schedule that moves to
+    another shard while it is leased stays unmirrored until a later sweep: otherwise its point would run in both shards.
     """
     held = remove_tombstones(broker, {item.definition.member for item in wanted}) if wanted else set()
     if held:

@@ -17,10 +17,7 @@ from ..recurrence import Recurrence, to_ms
 def next_points(schedule: Schedule | Recurrence, n: int = 5, after: datetime | None = None) -> list[datetime]:
     """Return the next `n` due points after an instant, by default now; fewer if the recurrence ends.
 
-    For a schedule, reads its row and returns the points that are not decided yet. A recurrence needs `after`.
-
-    Raises:
-        ValueError: `after` is naive, or missing for a recurrence.
+    For a schedule, reads its row and returns the points not decided yet. A recurrence needs `after`, an aware instant.
     """
     if isinstance(schedule, Schedule):
         fresh = ledger.find_schedule(schedule.pk) or schedule
@@ -36,8 +33,6 @@ def next_points(schedule: Schedule | Recurrence, n: int = 5, after: datetime | N
 
 
 class Assertions:
-    """The assertions of `Runner`."""
-
     def assert_scheduled(
         self,
         name_or_task: str | AnyTask,
@@ -46,12 +41,9 @@ class Assertions:
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> Schedule:
-        """Check that an enabled schedule with this name or task will run, and return it.
+        """Return the enabled schedule with this name or task that will run; the AssertionError lists all schedules.
 
         `at`: its next due point. `args`, `kwargs`: the task's arguments. None matches anything.
-
-        Raises:
-            AssertionError: There is none; the message lists the schedules that exist.
         """
         what = name_or_task if isinstance(name_or_task, str) else name_or_task.module_path
         rows = list(Schedule._base_manager.using(ledger.database()).select_related("state").order_by("name"))
@@ -86,12 +78,9 @@ class Assertions:
         run_after: datetime | None = None,
         count: int | None = None,
     ) -> list[AnyResult]:
-        """Check that jobs of this task were enqueued, and return their results.
+        """Return the results of the jobs of this task that were enqueued; the AssertionError lists all jobs.
 
         `args`, `kwargs`, `run_after`: as enqueued; None matches anything. `count`: exact number; None: at least one.
-
-        Raises:
-            AssertionError: The number differs; the message lists all jobs.
         """
         path = task if isinstance(task, str) else task.module_path
         jobs = self.enqueued
@@ -109,7 +98,6 @@ class Assertions:
 
 
 def _is_called_with(item: Schedule | AnyResult, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bool:
-    """Compare the arguments as JSON; None matches anything."""
     return (args is None or normalize_json(list(args)) == item.args) and (
         kwargs is None or normalize_json(dict(kwargs)) == item.kwargs
     )

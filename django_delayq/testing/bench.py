@@ -5,10 +5,9 @@ A task with a duration is called at its start and recorded at its end. In betwee
 work runs, as in a worker with enough threads.
 
 Note [Each call has a savepoint]
-A worker calls a task outside of any transaction: writes are permanent, a failed query affects only itself, and
-`on_commit` callbacks run. Django's `TestCase` and pytest-django's `db` wrap a test in a transaction that never commits.
-So each call has a savepoint, which is rolled back only if the transaction was broken, and its pending callbacks are
-called afterwards. Outside of a transaction, nothing is done.
+A worker calls a task outside of any transaction. But Django's `TestCase` and pytest-django's `db` wrap a test in one
+that never commits. So each call has a savepoint, which is rolled back only if the transaction was broken, and its
+pending `on_commit` callbacks are called afterwards.
 """
 
 import queue
@@ -58,8 +57,6 @@ class Inbox(Slots):
 
 
 class RaisedTrouble(Trouble):
-    """Raises errors, so that the test fails."""
-
     def redis_failed(self, error: BrokerError, shard: Shard | None = None) -> None:
         raise error
 

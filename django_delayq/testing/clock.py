@@ -2,10 +2,9 @@
 
 Note [Only Django's time and this package are frozen]
 Frozen are `django.utils.timezone.now()`, however it was imported, what Django derives from it (`localtime()`,
-`localdate()`, `auto_now`, sessions, but not signatures), and every module of this package. Python's own
-`datetime.now()`, `date.today()` and `time.time()` and the database's `Now()` are not: use a package such as
-time-machine or freezegun for these. `FrozenClock.followers` are called with each instant, to move such a package's
-clock too. The monotonic clock is never changed, because timeouts use it.
+`auto_now`, sessions, but not signatures), and every module of this package. Python's own `datetime.now()` and
+`time.time()` and the database's `Now()` are not: use time-machine or freezegun for these, and `FrozenClock.followers`
+to move their clock. The monotonic clock never changes, because timeouts use it.
 """
 
 import sys
@@ -48,13 +47,11 @@ class FrozenClock:
     """The frozen time, in whole ms since the epoch. See Note [Only Django's time and this package are frozen]."""
 
     def __init__(self, now: datetime | None) -> None:
-        """Start at `now`, by default the real time. Raises ValueError if it is naive."""
         self.now_ms = to_ms(now if now is not None else datetime.now(UTC))
         self.followers: list[Callable[[datetime], object]] = []
 
     @property
     def now(self) -> datetime:
-        """The frozen instant, aware, in UTC."""
         return from_ms(self.now_ms)
 
     def _now(self, tz: tzinfo | None = None) -> datetime:

@@ -1,7 +1,6 @@
-"""The index of a test, in memory: what the database wants, without the members that are leased or handed back.
+"""The index of one worker's test, in memory: what the database wants, without the members leased or handed back.
 
-For one worker in one process. Not emulated: lost replies, expiring leases, limits, and the division of a claim between
-points and jobs.
+Not emulated: lost replies, expiring leases, limits, and the division of a claim between points and jobs.
 """
 
 from collections.abc import Sequence

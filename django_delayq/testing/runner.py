@@ -70,10 +70,7 @@ class Runner(Assertions):
         move_to(self.now)
 
     def start_at(self, when: datetime) -> None:
-        """Set the clock to any instant, also in the past, before work was run, moved or enqueued.
-
-        Raises ValueError if the clock has moved, or `when` is naive.
-        """
+        """Set the clock to any instant, even a past one. Raises ValueError if it has moved, or `when` is naive."""
         if self._moved:
             raise ValueError("start_at() comes first. The clock has moved; use move_to().")
         self.clock.set(to_ms(_aware(when)))
@@ -102,13 +99,10 @@ class Runner(Assertions):
     def run_due(self, now: datetime | timedelta | None = None, *, most: int = MOST) -> list[Run]:
         """Run all work due up to `now`, in order of due time. The clock is set to each due time, and finally to `now`.
 
-        A timedelta counts from the current instant; None is that instant. Work that `move_to` made late is handled as
-        late. Returns the runs whose outcome was recorded, including skipped ones, in that order, but no pending
-        retries, and no jobs: see `enqueued`. An exception in a task is in its run or result.
-
-        Raises:
-            ValueError: `now` is in the past, or naive.
-            DelayQError: There are more than `most` steps.
+        A timedelta counts from the current instant; None is that instant. Returns the runs whose outcome was recorded,
+        in that order, including skipped ones, but no pending retries and no jobs: see `enqueued`. An exception in a
+        task is in its run or result. Raises ValueError if `now` is in the past or naive, DelayQError after more than
+        `most` steps.
         """
         until_ms, steps = self._later(now, "run_due"), 0
         self._moved, self._recorded = True, []

@@ -1,12 +1,9 @@
-"""Hooks of the trip: `begin` before a call, `end` after it, `announce` once its outcome is recorded.
-
-They send signals and pings, count and log. They write to no server, and none of them changes an outcome.
+"""Hooks of the trip: `begin` before a call, `end` after it, `announce` after the record. None changes an outcome.
 
 Note [Django's contract for backends]
-Django documents for backends: `task_started` is sent before the call; `task_finished` after the last attempt and, if
-that failed, inside the exception's handler; a return value that is not JSON fails the task. Receivers of
-`task_finished` other than Django's own, which only logs, are called once the outcome is recorded, as are those of
-`run_finished`.
+Django documents: `task_started` is sent before the call; `task_finished` after the last attempt and, if that failed,
+inside the exception's handler; a return value that is not JSON fails the task. Receivers other than Django's own,
+which only logs, are called once the outcome is recorded.
 """
 
 import logging
@@ -146,7 +143,6 @@ def announce(outcome: Outcome, counted: Counts) -> Callable[[], None] | None:
 
 
 def _count(outcome: Outcome, counted: Counts) -> None:
-    """Count an outcome; a stretch of unknown length counts as one point, a wait only with the first attempt."""
     run = outcome.run
     key = "jobs" if outcome.schedule is None else "points", run.queue, run.task
     if run.status in EXECUTED and run.attempt:
@@ -179,11 +175,10 @@ def ping(run: RunRow, schedule: ScheduleRow, what: str, body: str = "") -> None:
 
 
 def log_run(outcome: Outcome) -> None:
-    """Log an outcome, a failed one with its exception and its text without secrets, for all formatters.
+    """Log an outcome, a failed one with its exception and its text without secrets.
 
-    The message is the same for all points of a schedule with the same outcome, so that tools can group them. A handler
-    that formats the exception itself, such as Sentry's, gets the task's original message. The record has no caller's
-    location: finding it takes a fifth of the time.
+    All points of a schedule with the same outcome have the same message, so that tools can group them. A handler that
+    formats the exception itself gets the original message. The caller's location is missing, because it costs time.
     """
     run, error, level = outcome.run, outcome.error, LEVELS.get(outcome.run.status, logging.INFO)
     event = run_event(run) | (outcome.trace or {})

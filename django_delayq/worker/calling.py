@@ -1,18 +1,12 @@
 """Calls the task of an entry, or hands it over, and fills in the outcome. Writes nothing to the database or Redis.
 
 Note [Accepted]
-A point is recorded as succeeded once the backend's `enqueue` has returned. A result that has already failed was not
-accepted: Django's ImmediateBackend, which executes within `enqueue`, thus fails with the task. After a crash between
-`enqueue` and the ledger the point is handed over again; the reverse sequence would lose it.
-
-Note [Attempts are counted in the row]
-Rule R5. The number that Redis keeps only says that the point waits for a retry. A take-over after a crash is not an
-attempt: `isolation.py`, Note [Alone].
+A point succeeds once the backend's `enqueue` returns, unless the result has already failed, as ImmediateBackend's can.
+A crash before the record hands the point over again; the reverse sequence would lose it.
 
 Note [Results are read once]
-Reading a returned value or an exception runs code of the task, which may raise anything, and another thread may change
-the value. An error outside the task's call would lead to a second execution. So values are read only here, once, right
-after the call; other code gets plain texts and copies in JSON types.
+Reading a value or an exception runs code of the task, which may raise anything, and a thread may change the value. So
+they are read only here, once, right after the call; other code gets plain texts and copies in JSON types.
 """
 
 import asyncio
@@ -72,8 +66,7 @@ def perform(
 ) -> Ended | None:
     """Call a function and end it in time: by an exception in this thread, or, without `interrupt`, by its own means.
 
-    `spare_seconds` are added to its hard timeout. Never raises: any `BaseException` ends the call too. Returns None if
-    the call ended after its hard timeout, when its outcome was already reported.
+    Never raises. Returns None after the hard timeout, to which `spare_seconds` are added: its outcome is reported then.
     """
     held.executed = True
     began, process = time.perf_counter(), os.getpid()
@@ -105,11 +98,7 @@ def perform_task(held: Lease, task: AnyTask, timeouts: Timeouts, /, *args: Any, 
 
 
 def call_cancellable(held: Lease, task: AnyTask, /, *args: Any, **kwargs: Any) -> Any:
-    """Call an `async def` task; its event loop cancels it at its timeout, or when a user stops it.
-
-    Raises:
-        TaskTimeout: It was cancelled. Other exceptions pass through, including a TimeoutError raised by the task.
-    """
+    """Call an `async def` task. Raises TaskTimeout if it was cancelled at its timeout or stopped by a user."""
 
     async def bounded() -> Any:
         loop = asyncio.get_running_loop()
@@ -147,10 +136,7 @@ _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=F
 
 
 def take(value: Any, most: int) -> tuple[Any, BaseException | None]:
-    """Return a copy of a value in JSON types, or the error raised while reading it. See Note [Results are read once].
-
-    A value above `most` bytes gives a `ResultTooLarge` error; the task that returned it has succeeded nevertheless.
-    """
+    """Return a copy of a value in JSON types, or the error of reading it. See Note [Results are read once]."""
     if type(value) is isolated.Taken:
         return value.value, value.error
     try:
@@ -170,10 +156,7 @@ def take(value: Any, most: int) -> tuple[Any, BaseException | None]:
 
 
 def take_result(value: Any, most: int, *, is_job: bool) -> tuple[Any, BaseException | None]:
-    """Call `take`, and check that the database can store the value.
-
-    A value that is not JSON, or cannot be stored, is an error of a job; for a due point a note replaces it.
-    """
+    """Call `take`, and check that the database can store the value; for a due point a note replaces an error."""
     taken, error = take(value, most)
     if error is None and isinstance(taken, str | list | dict):
         if not is_job:
@@ -195,10 +178,7 @@ def take_result(value: Any, most: int, *, is_job: bool) -> tuple[Any, BaseExcept
 
 
 class Failure(NamedTuple):
-    """A formatted error: the path of its class, a title and the traceback, without the secrets of the call.
-
-    `error` is the exception to log, or a substitute if it cannot be formatted.
-    """
+    """A formatted error without the secrets of the call; `error` is the exception to log, or a substitute."""
 
     path: str
     title: str
@@ -248,10 +228,7 @@ REASON_CANCELLED = "cancelled"
 
 
 def execute(held: Lease, timeouts: Timeouts, most_bytes: int) -> bool:
-    """Call the task and fill in its outcome, in a slot's thread and a context of its own. Never raises.
-
-    Returns False if the task ended after its hard timeout, when its outcome was already reported.
-    """
+    """Call the task and fill in its outcome. Never raises. Returns False if the hard timeout has reported it."""
     outcome, run, task, call = held.outcome, held.outcome.run, held.task, held.outcome.call
     assert task is not None  # noqa: S101 - it is executed
     EXECUTING.set(held)
@@ -293,7 +270,6 @@ def give_up(held: Lease, where: str) -> None:
 
 
 def _fail(held: Lease, error: BaseException, trace: str = "", *, reason: str = "") -> None:
-    """Fill in a failure; `reason` replaces its title. Decide whether another attempt follows."""
     run, call = held.outcome.run, held.outcome.call
     failure = held.failure = describe(error, call, trace)
     run.error, run.reason, held.outcome.error = failure.text, reason or failure.title, failure.error
@@ -305,7 +281,6 @@ def _fail(held: Lease, error: BaseException, trace: str = "", *, reason: str = "
 
 
 def _end(held: Lease, result: AnyResult | None) -> None:
-    """Fill in the end and the output captured so far; a task still running writes no more of it."""
     outcome = held.outcome
     outcome.run.finished_at = datetime.now(UTC)
     if held.output is not None and (output := held.output.end()):

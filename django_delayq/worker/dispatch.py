@@ -1,10 +1,9 @@
 """Moves claimed entries to the slots, to the recorder or back to Redis, as the verdicts say.
 
 Note [Held back]
-Pauses and limits are rows (`models/control.py`), so a flush of Redis does not remove them. If the database does not
-answer, the last known ones apply. Members of a paused queue stay in Redis, and claimed entries that have not started
-are handed back. A task is known only after the claim, so entries of a paused task are handed back for TASK_MS,
-repeatedly; to hold back many, pause their queue. The claiming script enforces the limit.
+Pauses and limits are rows (`models/control.py`), so a flush of Redis does not remove them. While the database does not
+answer, the last known ones apply. A task is known only after the claim, so entries of a paused task are handed back
+for TASK_MS, repeatedly; to hold back many, pause their queue. The claiming script enforces the limit.
 """
 
 import logging
@@ -148,13 +147,10 @@ class Dispatcher:
                 self._unknown.forget(held.member)
 
     def _sort(self, suspects: Sequence[Lease]) -> list[Lease]:
-        """Return the suspects to start at once; the others wait for their turn. See `isolation.py`, Note [Alone].
-
-        A take-over begins only when a slot is free, so that a counted take-over was really executed.
-        """
+        """Return the suspects to start at once. A take-over waits for a free slot: only executions are counted."""
         at_once: list[Lease] = []
         for held in suspects:
-            if self.isolation.concerns(held):
+            if self.isolation.concerns(held):  # see `isolation.py`, Note [Alone]
                 self.isolation.add(held)
             elif held.take_overs:
                 self._taken_over.append(held)
@@ -240,9 +236,8 @@ class Claims:
     """Claims entries from Redis and passes them to the dispatcher. Used by the loop's thread only.
 
     Note [A lost reply is repeated]
-    A claim whose reply was lost may have leased members that the worker does not know. They would wait until their
-    leases end, and count as taken over. So the next claim from that shard has the same request number, and Redis
-    repeats the reply from the journal of this process, except for leases that have ended.
+    A claim whose reply is lost may have leased members that the worker does not know; they would count as taken over.
+    So the next claim has the same request number, and Redis repeats the reply, except for leases that have ended.
     """
 
     def __init__(self, dispatcher: Dispatcher, upkeep: Upkeep) -> None:

@@ -1,8 +1,4 @@
-"""An entry under this worker's lease: claimed, judged, executed, recorded, settled. Writes nothing.
-
-`Verdicts` carries the decisions about a batch as values, so that `Trip` never calls the worker back.
-`LeaseKeeper` renews the leases of all held entries in a thread of its own.
-"""
+"""An entry under this worker's lease: claimed, judged, executed, recorded, settled. Writes nothing."""
 
 import logging
 import random
@@ -46,10 +42,9 @@ MAX_BACKOFF = timedelta(hours=1)
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A member of a schedule's chain, or a row, under this worker's lease.
+    """A member of a schedule's chain, or a row, under this worker's lease, until `deadline` in monotonic seconds.
 
-    `holder` is its value in Redis: fence, space, worker. After `deadline` (monotonic seconds) another worker may
-    have the lease. `point` is the due point stored in Redis; the epoch if Redis stores none.
+    `holder` is its value in Redis: fence, space, worker. `point` is its due point in Redis, or the epoch without one.
     """
 
     shard: Shard
@@ -145,7 +140,6 @@ class Lease:
 
     @property
     def labels(self) -> dict[str, str | int]:
-        """See `announcing.labels_of`."""
         return labels_of(self.outcome.run)
 
     def backoff_left_ms(self, run: RunRow, call: ScheduleRow | Call) -> int:
@@ -162,7 +156,6 @@ class Lease:
         return RunRow.of(schedule, due_at, fence=self.fence, claimed_at=self.claimed_at, worker=self.worker, **values)
 
     def skipped_run(self, schedule: ScheduleRow, skip: Skip) -> RunRow:
-        """Return an unsaved row for skipped points."""
         run = self.new_run(schedule, from_ms(to_ms(skip.first)))
         if skip.points > 1:
             run.points, run.last_due_at = skip.points, from_ms(to_ms(skip.last))
@@ -256,9 +249,8 @@ class LeaseKeeper:
     """Holds the claimed entries, and renews all leases in one thread, whether their entries run or wait.
 
     Note [Self-fence]
-    Entries past their deadline count as lost, whatever Redis says. The deadline counts from this process' monotonic
-    clock when the request was *sent*, so it is never later than the real end of the lease. A process that was stopped
-    for longer than its lease finds all deadlines passed.
+    Entries past their deadline count as lost, whatever Redis says. It counts from when the request was *sent*, so it is
+    never later than the end of the lease. A process that was stopped for too long finds all deadlines passed.
     """
 
     def __init__(
@@ -269,10 +261,7 @@ class LeaseKeeper:
         batch_size: int,
         call_later: Callable[[Callable[[], None]], None] = lambda call: None,
     ) -> None:
-        """`renew` extends leases of a shard and returns the lost members.
-
-        `call_later` receives calls of receivers: in the renewing thread, one that blocks would cost all leases.
-        """
+        """`renew` returns the lost members. `call_later` receives calls of receivers, which may block."""
         self._renew, self._call_later = renew, call_later
         self.lease_seconds, self.batch_size = lease_seconds, batch_size
         self._held: dict[Lease, None] = {}  # in the order of the claims
@@ -282,7 +271,6 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._run, name="delayq-leases", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -304,10 +292,7 @@ class LeaseKeeper:
 
     @contextmanager
     def letting_go(self, held: Iterable[Lease]) -> Iterator[None]:
-        """Discard these entries if the block, which releases them in Redis, succeeds.
-
-        Redis may have released them before its reply arrives, so a renewal that does not find them is not a loss.
-        """
+        """Discard these entries if the block releases them in Redis; until then, a renewal may miss them."""
         leaving, gone = set(held), set[Lease]()
         with self._lock:
             self._leaving |= leaving

@@ -1,8 +1,7 @@
 """A worker's port: a small HTTP server in a thread of its own.
 
 Note [Connections are limited]
-The server runs in the worker's process and must not use up the file descriptors that tasks need. At most
-MOST_CONNECTIONS are open; one without a request is closed after TIMEOUT_SECONDS.
+At most MOST_CONNECTIONS are open, so that tasks keep their file descriptors; idle ones end after TIMEOUT_SECONDS.
 """
 
 import logging
@@ -92,15 +91,13 @@ class Server(ThreadingHTTPServer):
         self.server_close()
 
     def get_request(self) -> tuple[Any, Any]:
-        """Accept a connection; pause after a failure, which would repeat at once."""
         try:
             return super().get_request()
         except OSError:
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(PAUSE_SECONDS)  # the failure would repeat at once
             raise
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Answer; close the connection without an answer if too many are open."""
         if self._free.acquire(blocking=False):
             try:
                 super().finish_request(request, client_address)
@@ -108,8 +105,7 @@ class Server(ThreadingHTTPServer):
                 self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log a failure, such as a client that is gone."""
-        logger.debug("A request of %s failed.", client_address, exc_info=True)
+        logger.debug("A request of %s failed.", client_address, exc_info=True)  # often a client that is gone
 
 
 @tracing.quiet()

@@ -2,14 +2,11 @@
 
 Note [Alone]
 A task that kills its process also kills the tasks beside it, and afterwards all of them look alike. So take-overs are
-counted, in the `running` row, and only when an execution really begins. The first take-over runs normally, because most
-processes die of a deploy or with their machine. From the second one on an entry runs alone: the process stops claiming,
-hands back unstarted entries, waits for the running ones and their records, and executes nothing else until this entry
-is recorded. So other entries die with a killer at most twice, and never reach `max_reclaims` because of it. The killer
-is lost(poison) after `max_reclaims` take-overs, and its schedule continues.
-
-The wait is limited, because this process claims nothing during it: after ALONE_WITHIN_SECONDS behind a long task the
-suspect is handed back for REFUSED_MS, for another worker or a later try.
+counted in the `running` row, when an execution really begins. The first one runs normally, because most processes die
+of a deploy or with their machine. From the second one on an entry runs alone: the process stops claiming, hands back
+unstarted entries, waits for the running ones, and executes nothing else until this entry is recorded. So other entries
+die with a killer at most twice; the killer is lost(poison) after `max_reclaims` take-overs. Because this process claims
+nothing while it waits, the suspect is handed back for REFUSED_MS after ALONE_WITHIN_SECONDS.
 """
 
 import time
@@ -28,7 +25,6 @@ class Isolation:
     """The entries that wait to run alone, and the one that does. Used by the loop's thread only."""
 
     def __init__(self, recorder: Recorder, *, max_reclaims: int) -> None:
-        """Entries that have ended, and wait in `recorder` for a row lock, do not delay a suspect."""
         self._keeper, self._recorder = recorder.keeper, recorder
         self._alone_from, self._max_reclaims = min(ALONE_FROM, max(1, max_reclaims)), max_reclaims
         self.waiting: list[Lease] = []

@@ -1,45 +1,31 @@
 """Decides each claimed member by rules R1, R2, R7, R8 and the policies. Writes only that an execution is running.
 
 Note [Read after the claim]
-Rule R1. Definitions, states and open rows are read *after* the claim: Redis and the database may differ after a save or
-a loss. A member whose point Redis has lost is handed out too, for its claimer to rebuild.
+Rule R1. Definitions, states and open rows are read *after* the claim: Redis may differ after a save or a loss.
 
 Note [Read under the lease]
-A write is refused if the rows have changed since they were read. So the read must have ended before the lease did: a
-process that was suspended in between would read the running row of the worker that took over, and could close it.
+A read that ends after the lease could show, and then close, the running row of the worker that took over.
 
 Note [Only the first missing point runs]
-Rule R2. A point that was already decided (its settle was lost), that no definition ever had (damage), or that follows a
-missing point is not executed: the member is settled to its first missing point (`chain.py`), so that no gap remains.
-
-Note [Cannot be computed]
-Rule R7. A recurrence that raises (an invalid value written by SQL) has no next point. The member is removed from Redis,
-and the reason is stored in the state. The next edit puts it back.
+Rule R2. A point that was already decided, that no definition ever had, or that follows a missing point is not executed:
+the member is settled to its first missing point (`chain.py`), so that no gap remains.
 
 Note [The newest runs at once]
-Rule R9. If points are skipped and a later one runs instead, the same claim runs it: settled to that point, the member
-would queue behind all older ones and be missed again under overload. One transaction writes the skipped stretches, one
-per reason, and the row of the point that runs; the first stretch wins it. A worker that takes over repeats the last
-worker's decision, as of the time of that claim, and finds the point that may have been begun.
-
-Note [Another row]
-A restored database assigns primary keys again, so a member may name a different row than the one that was put; the
-generation shows this. The member is removed and the row put again.
+Rule R9. If points are skipped and a later one runs instead, the same claim runs it; otherwise the member would queue
+behind all older ones and be missed again. One transaction writes the skipped stretches and the row of that point. A
+worker that takes over repeats the decision as of the last claim, and finds the point that may have been begun.
 
 Note [Left by an edit]
-Rule R8. A point that was due before its definition was edited still runs once; if the edit was a pause, it is
-skipped(paused). The old definition's other undecided points, up to `effective_from`, become one stretch skipped(edited)
-of unknown length, if `ScheduleState.next_due_at`, written with the edit, shows any.
+Rule R8. A point that was due before an edit still runs once; after a pause it is skipped(paused). The other undecided
+points, if `ScheduleState.next_due_at` shows any, become one stretch skipped(edited) of unknown length.
 
 Note [Take-over]
-Rule R2b. If a lease has lapsed, or the ledger already has a row, another worker may be executing the point, or may have
-done so, and may still record it. So the row is set to `running` under this worker's fence, by compare-and-set against
-the values that were read under the lease; only then is the task called.
+Rule R2b. After a lapsed lease, or if a row exists, another worker may still record the point. So the row is set to
+`running` under this worker's fence, by compare-and-set against the values read under the lease, before the call.
 
 Note [Shown while it runs]
-So that users see what runs, an execution gets a row after `running_after_seconds`, as a take-over does but uncounted.
-If another worker has decided concurrently, or the database fails, the task continues; the write of its outcome detects
-the conflict.
+An execution gets an uncounted `running` row after `running_after_seconds`. If another worker has decided concurrently,
+or the database fails, the task continues; the write of its outcome detects the conflict.
 """
 
 import copy
@@ -112,7 +98,7 @@ def _judge_run(held: Lease, run: RunRow | None, schedule: ScheduleRow | None, ve
     if run is None or not run.separate or run.status not in OPEN:
         verdicts.settle.append(held.drop())
     elif held.entry.generation is not None and held.entry.generation != chain.generation_of_run(run):
-        verdicts.again.append(run)
+        verdicts.again.append(run)  # a restored database has assigned its primary key again
         verdicts.settle.append(held.drop())
     elif run.is_job:
         _judge_job(held, run, verdicts)
@@ -254,10 +240,7 @@ def _judge_new(held: Lease, schedule: ScheduleRow, verdicts: Verdicts) -> None:
 
 
 def _decide_again(held: Lease, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
-    """Return the skipped stretches and the point that runs, None for none; another worker may have begun that point.
-
-    See Note [The newest runs at once].
-    """
+    """Return the skipped stretches and the point to run, if any. See Note [The newest runs at once]."""
     point, lapsed_ms = held.point, held.entry.lapsed_ms
     if lapsed_ms is None or point <= schedule.effective_from or schedule.overlap == Schedule.Overlap.ALLOW:
         return [], point
@@ -332,10 +315,7 @@ def take_over(held: Lease, *, poison: bool) -> None:
 
 
 def write_running(starting: Sequence[tuple[Lease, Outcome]], announce: Announce) -> list[Won]:
-    """Write the `running` rows, with the points skipped for them (rule R9); return the result for each entry.
-
-    `announce` is called with each recorded skip. Raises DatabaseError if nothing was written.
-    """
+    """Write the `running` rows with the points skipped for them (rule R9). Raises DatabaseError if it wrote nothing."""
     skipped = [item for held, outcome in starting if outcome.owner for item in held.beside]
     won = ledger.start([*(outcome for _, outcome in starting), *skipped])
     for outcome, result in zip(skipped, won[len(starting) :], strict=True):
@@ -348,13 +328,7 @@ def write_running(starting: Sequence[tuple[Lease, Outcome]], announce: Announce)
 
 
 def show(batch: Sequence[Lease], announce: Announce) -> list[Lease] | None:
-    """Write that these run, if no row shows it. See Note [Shown while it runs].
-
-    Return the entries that must get no row; None if all have one, as take-overs and retries have.
-
-    Raises:
-        django.db.Error: Nothing was written.
-    """
+    """Write that these run. Returns the entries that must get no row, None if all have one. Raises django.db.Error."""
     fresh = [held for held in batch if held.outcome.seen is None or held.outcome.seen[0] == Status.QUEUED]
     if not fresh:
         return None
@@ -370,7 +344,7 @@ def show(batch: Sequence[Lease], announce: Announce) -> list[Lease] | None:
 
 
 def _running(held: Lease, outcome: Outcome) -> Outcome:
-    """Return a running row as a copy, because the task's thread fills in the original."""
+    """Return a running row as a copy: the task's thread fills in the original. See Note [Shown while it runs]."""
     run = copy.copy(outcome.run)
     run.status, run.attempt, run.started_at = Status.RUNNING, 0, run.started_at or held.claimed_at
     run.reason, run.error, run.result, run.finished_at, run.expires_at = "", "", None, None, None

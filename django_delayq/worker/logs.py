@@ -1,13 +1,11 @@
 """Formats the worker's log lines: for people or, as JSON, for machines. Hides secrets.
 
 Note [The log never blocks a task]
-A pipe that is not read, or a handler that waits for a server, blocks the code that logs; claims, renewals and records
-must not depend on that. So while a worker runs, a `QueueHandler` replaces the handlers that each logger had at the
-start, and one thread, a `QueueListener`, calls them in sequence, each in the context in which its record was logged.
-The thread also writes what tasks print, so that a full standard output pipe cannot make a task time out.
-
-At most MOST_WAITING records and printed texts wait. At that limit, this package's own records are dropped at once;
-other loggers wait until nothing was written for PATIENCE_SECONDS. The number of dropped records is logged later.
+A pipe that is not read, or a handler that waits for a server, must not block claims, renewals and records. So while a
+worker runs, a `QueueHandler` replaces the handlers that each logger had at the start, and one thread calls them in
+sequence, each in the context of its record. The thread also writes what tasks print. At most MOST_WAITING items wait.
+At that limit, this package's own records are dropped at once; other loggers wait until nothing was written for
+PATIENCE_SECONDS. The number of dropped records is logged later.
 """
 
 import json
@@ -44,9 +42,7 @@ END_SECONDS: Final = 1.0
 class LogQueue(QueueListener):
     """A context, used once in a process. See Note [The log never blocks a task].
 
-    The first exception of a handler for each cause is printed to stderr. On exit everything is written within
-    END_SECONDS; the rest is lost. `direct`: without queue and thread, as in a forked child: the code that logs calls
-    the handlers.
+    On exit everything is written within END_SECONDS; the rest is lost. `direct`: the code that logs calls the handlers.
     """
 
     def __init__(self, *, direct: bool = False) -> None:
@@ -111,7 +107,6 @@ class LogQueue(QueueListener):
         self._waiting.put((call, arg))
 
     def handle(self, item: Any) -> None:
-        """Make a queued call."""
         call, arg = item
         self._moved_at = time.monotonic()
         try:
@@ -137,12 +132,11 @@ class _ForwardingHandler(QueueHandler):
     handle = QueueHandler.emit  # type: ignore[assignment]
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Format the message now, before its arguments change; leave it unformatted if they do not fit."""
         if not record.args:
             return record
         copied = copy(record)
         with suppress(Exception):
-            copied.msg, copied.args = record.getMessage(), None
+            copied.msg, copied.args = record.getMessage(), None  # now, before its arguments change
         return copied
 
     def enqueue(self, record: logging.LogRecord) -> None:
@@ -158,12 +152,9 @@ _BREAK = re.compile(r"\s*[\r\n\t]\s*")
 
 
 class TaskFilter(logging.Filter):
-    """Adds the running task to log records: `task`, `queue`, `attempt`, `run` and `schedule` of a due point or `job` of
-    a job, and the ids of its trace. For handlers of your own; filters nothing out.
-    """
+    """Adds the running task to log records: `task`, `queue`, `attempt`, `schedule` and `run` or `job`, trace ids."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add the fields that the record does not have."""
         held = EXECUTING.get()
         if held is not None:
             for name, value in (*held.labels.items(), *tracing.ids().items()):
@@ -190,14 +181,13 @@ class LineFormatter(_Formatter):
     """`2026-11-21 10:00:00.012 INFO  message`, in UTC."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, followed by the traceback; the traceback of an outcome is stored in the ledger instead."""
         moment = datetime.fromtimestamp(record.created, UTC)
         mark = "" if self._process is None else f"[{self._process}] "
         text = redact_text(record.getMessage())
         if not text.isprintable():
             text = plain(_BREAK.sub(" ", text))
         line = f"{moment.isoformat(' ', 'milliseconds')[:23]} {record.levelname:<7} {mark}{text}"
-        below = "" if hasattr(record, "delayq") else self._below(record)
+        below = "" if hasattr(record, "delayq") else self._below(record)  # an outcome's is stored in the ledger
         return line + ("\n" + plain(below, keep="\n") if below else "")
 
 
@@ -205,7 +195,6 @@ class JsonFormatter(_Formatter):
     """One JSON object per line: `time`, `level`, `logger`, `message`, `process` if set, and an outcome's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object on one line."""
         value: dict[str, Any] = {
             "time": iso(datetime.fromtimestamp(record.created, UTC)),
             "level": record.levelname.lower(),

@@ -1,8 +1,7 @@
 """The worker's loop: claims due entries, has them judged, executed and recorded, and sleeps until the next point.
 
 Note [Rounds]
-Each repeated activity of a worker is a `round()`: of the loop, of `LeaseKeeper`, of `Upkeep`. Its thread only calls it
-and waits in between, so that a test can run the rounds in one thread, in any sequence.
+Each repeated activity is a `round()`, which its thread only calls, so that a test can run rounds in any sequence.
 """
 
 import logging
@@ -51,12 +50,10 @@ WAKE = "wake"
 class Worker:
     """One process' work on some queues. `run()` returns an exit status of `options.py`.
 
-    It raises `ForeignLayout` if the prefix belongs to another database, and `OutdatedRelease` if the database was
-    migrated by a later release. An entry that this worker cannot finish comes due again when its lease ends.
+    Raises ForeignLayout and OutdatedRelease. An unfinished entry comes due again when its lease ends.
     """
 
     def __init__(self, options: WorkerOptions, *, slots: type[Slots] = Slots) -> None:
-        """`slots` is the class that executes entries; by default it uses threads."""
         self.options = options
         self.broker = Broker(timeout_seconds=TIMEOUT_SECONDS, worker=options.name)
         self.config = self.broker.config
@@ -157,7 +154,6 @@ class Worker:
             return 1.0
 
     def _wait(self, seconds: float) -> None:
-        """Process all messages in the inbox; wait for the first one."""
         self.moved_at = time.monotonic() + max(0.0, seconds)
         try:
             item = self.inbox.get(timeout=seconds) if seconds > 0 else self.inbox.get_nowait()

@@ -10,11 +10,9 @@ from typing import Final
 OK: Final = 0
 #: Ended with unfinished entries, whose leases must run out. Django uses the same status after a `CommandError`.
 UNFINISHED: Final = 1
-#: Drained as far as possible, because this process must be replaced by a fresh one (a task hangs in it). The number is
-#: EX_TEMPFAIL of sysexits.h, which neither Python nor a shell uses by itself.
+#: Drained; a fresh process must replace this one, because a task hangs in it. EX_TEMPFAIL of sysexits.h.
 RECYCLE: Final = 75
-#: Drained because a later release has migrated the database; a restart is useless until that release is installed.
-#: The number is EX_CONFIG of sysexits.h.
+#: Drained; a later release has migrated the database, so a restart is useless. EX_CONFIG of sysexits.h.
 OUTDATED: Final = 78
 
 

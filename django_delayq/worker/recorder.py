@@ -1,17 +1,15 @@
 """Writes outcomes to the database, then settles them in Redis. Keeps the outcomes that a failing server did not take.
 
 Note [Kept while locked]
-Outcomes that the ledger skips because of a lock (`ledger/locks.py`, Note [Locked rows are skipped]) stay here
-under their renewed leases. Each is retried after as long as it has already waited, at most a second, and logged once,
-after REPORT_SECONDS. Once a whole batch of outcomes waits, nothing more is claimed, because it could not be recorded.
+Outcomes of locked rows (`ledger/locks.py`, Note [Locked rows are skipped]) stay here under renewed leases. Each is
+retried after as long as it has waited, at most a second. Once a whole batch waits, nothing more is claimed.
 
 Note [Whose fault]
 A constraint, a trigger or a missing partition refuses every row with the same IntegrityError or DataError as a bad row.
 So a refused batch is written row by row, and a row is at fault only if it is refused again after other rows of its sort
-(`Lease.sort`) were taken. Such a row is discarded: it comes due again when its lease ends. Others stay here;
-if they were discarded, succeeded runs would be executed again and end as lost(poison). After each pause one row is
-retried, and all rows of a sort once one of them was taken. While a batch of rows waits here, nothing more is claimed.
-A sequence behind its table and a missing partition can refuse good rows while others are taken: these always stay here.
+(`Lease.sort`) were taken. It is discarded and comes due again when its lease ends. Others stay here: a discarded row of
+a succeeded run would be executed again and end as lost(poison). After each pause one row is retried, and all rows of a
+sort once one was taken. A sequence behind its table, or a missing partition, never proves a row at fault.
 """
 
 import logging
@@ -113,10 +111,7 @@ class Refusals:
 
 
 class Recorder:
-    """Writes in batches. Outcomes that could not be written stay here, under renewed leases, for the next call.
-
-    Used by the loop's thread only.
-    """
+    """Writes in batches; what could not be written stays here for the next call. Used by the loop's thread only."""
 
     def __init__(self, trip: Trip, keeper: LeaseKeeper, trouble: Trouble, timers: Timers) -> None:
         self.trip, self.keeper, self.trouble, self.timers = trip, keeper, trouble, timers
@@ -215,7 +210,6 @@ class Recorder:
         self.trip.counted.add((of_kind, held.shard.queue, str(labels.get("task", ""))), DISCARDED)
 
     def _settle(self) -> None:
-        """Settle batches from the heads of the lists; remove the settled entries. To settle them again is harmless."""
         for shard, entries in list(self._unsettled.items()):
             while entries:
                 batch = entries[: self.size]
@@ -250,7 +244,6 @@ class Counting:
     """Writes counts to Redis; on failure they wait, bounded by `Counts`. Used by the loop's thread only."""
 
     def __init__(self, broker: Broker, counted: Counts, timers: Timers) -> None:
-        """`timers` has the server's clock, which determines the minute."""
         self._minutes, self._timers = MinuteCounts(broker), timers
         self._counted = counted
         #: All counts written since this process began. Only grows; read by other threads.

@@ -51,7 +51,6 @@ class Showing:
             self._trouble.database_failed(error, writing=True)
 
     def _stop_requested(self, running: Collection[Lease]) -> None:
-        """Stop the tasks that users want stopped; see `timeouts.py`, Note [Soft and hard timeouts]."""
         named = {key: held for held in running if held.stopped_by is None and (key := held.outcome.run.pk)}
         if not named or time.monotonic() < self._backoff.until:
             return

@@ -1,19 +1,16 @@
 """The threads that run tasks, and how many entries may be claimed for them. Uses neither Redis nor the ledger.
 
 Note [Each execution has its own context]
-Each execution, with the receivers of its signals, runs in a copy of its thread's empty context: language, time zone,
-decimal context and context variables do not outlast it. Django also keeps the clients of caches and the backends of
-tasks there, so each thread makes them before its first execution; otherwise each execution would connect again.
+Each execution, with the receivers of its signals, runs in a copy of its thread's empty context, so that language and
+context variables do not outlast it. Caches and task backends are kept there too, so each thread makes them first.
 
 Note [Left open]
-A database connection that a task leaves in an open transaction, or closed, would affect the next task of the thread.
-Django's `close_old_connections` skips a connection in an atomic block and tests only connections that failed, so a
-connection that is not idle after a task is replaced.
+A connection that a task leaves closed or in an open transaction would affect the thread's next task. Django's
+`close_old_connections` does not detect this, so a connection that is not idle after a task is replaced.
 
 Note [After the record]
-Receivers of `task_finished` and `run_finished`, and span processors, run in the thread that executed the task, after
-its outcome was reported and, for receivers, settled. They may block, so until they return the thread takes no other
-entry, but it counts as idle. If that takes longer than RECORD_SECONDS, the loop calls the receivers instead.
+Span processors and, once the outcome is settled, receivers of end signals run in the thread that executed the task. It
+counts as idle but takes no entry until they return. After RECORD_SECONDS without a record the loop calls receivers.
 """
 
 import logging
@@ -49,9 +46,8 @@ class Slots:
     """A fixed number of threads with one inbox. `report` is called in a slot's thread with each finished entry.
 
     Note [Claim ahead]
-    A slot that waits for the next claim idles for a round trip. So more entries than free slots may be claimed: as many
-    as will start within AHEAD_SECONDS by the measured mean. If no task has ended for that long, nothing is claimed
-    ahead, and unstarted entries are handed back for other workers.
+    A slot idles while it waits for the next claim. So as many entries may be claimed ahead as will start within
+    AHEAD_SECONDS by the measured mean. If no task ends for that long, unstarted entries are handed back.
     """
 
     def __init__(
@@ -79,7 +75,6 @@ class Slots:
         ]
 
     def start(self) -> None:
-        """Start the threads."""
         for thread in self._pool:
             thread.start()
 
@@ -178,8 +173,7 @@ class Slots:
         finally:
             tidy_connections()
 
-    def _call_receivers(self, held: Lease) -> None:
-        """See Note [After the record]."""
+    def _call_receivers(self, held: Lease) -> None:  # see Note [After the record]
         spans.finish(held)
         if held.awaited is None:
             return
@@ -220,7 +214,6 @@ def _forget(connection: BaseDatabaseWrapper) -> None:
 
 
 def _is_left_open(connection: BaseDatabaseWrapper) -> bool:
-    """Return True if a transaction is open, in Django or only in the driver, or if the driver's is closed."""
     driver: Any = connection.connection
     if connection.in_atomic_block or driver is None:
         return connection.in_atomic_block

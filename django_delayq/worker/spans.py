@@ -22,7 +22,6 @@ def execute(held: Lease, call: Callable[[Lease], bool]) -> bool:
 
 
 def _begin(held: Lease) -> Any:
-    """Begin a span with the attributes known by now, by OpenTelemetry's conventions; `delayq.*` are our own."""
     from opentelemetry import trace
 
     run, labels = held.outcome.run, held.labels

@@ -2,19 +2,17 @@
 
 Note [Soft and hard timeouts]
 Soft: after the schedule's `timeout`, `TaskTimeout` is raised in the task's thread, between two steps of Python code. An
-`async def` task is cancelled by its event loop instead (`calling.py`), because a waiting loop is a call into C.
-Hard: a task that has not ended `timeout_grace_seconds` later cannot be stopped by Python. Its outcome is recorded
-without it, and the process ends, because the thread is lost. The first of the two ends decides the outcome
-(`Lease.conclude`). A user's request to stop a task triggers both; so every execution is watched.
+`async def` task is cancelled by its event loop instead. Hard: a task that has not ended `timeout_grace_seconds` later
+cannot be stopped; its outcome is recorded without it, and the process ends, because the thread is lost. The first of
+the two ends decides the outcome (`Lease.conclude`). A user's request to stop a task triggers both.
 
 Note [One exception at most]
 An exception sent to a thread arrives some steps later, when the task may be over. So the thread and the watcher
 compete for the watch's gate. If the thread is first, no exception is sent. If the watcher is first, it sends exactly
-one, and the thread stays in `run` until that one was sent and has either arrived or been replaced by `_Landed`, which
-the thread sends to itself and awaits. It is not withdrawn by sending None: before Python 3.13 each step is slower from
-then on, and on 3.11 the next traced function (coverage, a debugger) never begins. An exception that arrives in a
-finalizer is printed and lost; then the hard timeout ends the execution. The thread's side takes no lock that it could
-leave locked when interrupted: it makes only single calls into C, which no exception can interrupt.
+one, and the thread stays in `run` until that one has arrived or been replaced by `_Landed`, which the thread sends to
+itself. It is not withdrawn by sending None, which slows each later step before Python 3.13. One that arrives in a
+finalizer is lost; then the hard timeout ends the execution. The thread takes no lock that an exception could leave
+locked: it makes only single calls into C.
 """
 
 import ctypes
@@ -95,10 +93,7 @@ class Timeouts:
         overdue: Callable[[Lease], None],
         forget: Callable[[], None],
     ) -> None:
-        """`give_up` fills in the outcome of a task that did not end, given its stack; `overdue` then gets the entry.
-
-        `forget` is called in a thread whose task was interrupted, because its connections may be in any state.
-        """
+        """`give_up` fills in the outcome of a task that hangs, `overdue` gets its entry, `forget` drops connections."""
         self.grace_seconds = grace_seconds
         self.forget = forget
         self._give_up, self._overdue = give_up, overdue
@@ -109,11 +104,9 @@ class Timeouts:
         self._thread = threading.Thread(target=self._run, name="delayq-timeouts", daemon=True)
 
     def start(self) -> None:
-        """Start the watching thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the watching thread."""
         self._stopping = True
         self._nudge.put(None)
         if self._thread.is_alive():
@@ -122,10 +115,7 @@ class Timeouts:
     def run(
         self, call: Callable[[], Any], held: Lease, seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
     ) -> tuple[Any, BaseException | None]:
-        """Call and watch a function; return its value, or the exception that ended it. Never raises.
-
-        `interrupt`: raise an exception in this thread after `seconds`. `spare_seconds` are added to the grace.
-        """
+        """Call and watch a function; return its value, or the exception that ended it. Never raises."""
         watch = Watch(held, seconds, self.grace_seconds, interrupt=interrupt, spare_seconds=spare_seconds)
         try:
             try:

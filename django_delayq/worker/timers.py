@@ -1,8 +1,6 @@
 """When to claim from each shard: at the due times of known heads, and at regular looks in case a hint was lost.
 
-Note [All alike]
-Every worker claims from every shard whose head it knows to be due, so that no entry waits for a certain worker. Workers
-share the looks at heads, at random times: the more workers live, the less often each one looks.
+Every worker claims from every shard. The more workers live, the less often each one looks, at random times.
 """
 
 import math
@@ -12,8 +10,7 @@ from collections.abc import Sequence
 
 from ..index import Broker, Shard
 
-#: Seconds between two queries of the number of workers and the server's clock: the first interval is short, because a
-#: fleet starts at the same time.
+#: Seconds between two queries of live workers and the server's clock; short at first, as a fleet starts at once.
 WORKERS_FIRST_SECONDS, WORKERS_SECONDS = 2.0, 60.0
 #: Age of the last heartbeat of a dead worker, in seconds.
 DEAD_AFTER_SECONDS = 75.0
@@ -29,7 +26,6 @@ class Timers:
     """Knows per shard when to claim. Used by the loop's thread only."""
 
     def __init__(self, broker: Broker, shards: Sequence[Shard], *, cap_seconds: float, alone: bool) -> None:
-        """`alone`: ignore other workers."""
         self.broker, self.shards = broker, shards
         self.workers = 1  # live workers, including this one
         self._cap_seconds = cap_seconds
@@ -44,10 +40,7 @@ class Timers:
         self._offsets_ms = dict.fromkeys(shards, 0.0)
 
     def due(self, shard: Shard, due_ms: int | None, now_ms: int = 0, *, known: bool = False) -> None:
-        """Note that something comes due at this time of the server's clock, None for never.
-
-        `now_ms` is the server's current time, 0 if not known. `known`: nothing comes due before, as after a claim.
-        """
+        """Note a due time of the server's clock, None for never. `known`: nothing comes due before it."""
         now = time.monotonic()
         if known:
             self._turn[shard] = now + LONGEST_SECONDS
@@ -81,10 +74,7 @@ class Timers:
         return sorted((shard for shard in self.shards if self._turn[shard] <= now), key=self._turn.__getitem__)
 
     def look(self, now: float) -> list[Shard] | None:
-        """Query the number of live workers and the heads of all shards, each if it is due, from `ask_at` on.
-
-        Returns the empty shards, which may have been flushed; None if the heads were not due.
-        """
+        """Query live workers and heads, each if due. Returns the empty shards, None if the heads were not due."""
         if now >= self._workers_at:
             self._count_workers()
             self._workers_at = now + self._workers_pause

@@ -1,10 +1,9 @@
 """The steps of an entry, batch by batch: claim, renew, judge, begin, record, settle. In the loop's thread unless noted.
 
 Note [Ledger first]
-Rule R3. An outcome is written to the ledger first, and Redis is settled only for outcomes that the ledger took. A
-crash between the two repeats a wake-up, which finds the point decided; the reverse sequence would lose the outcome. A
-worker that loses the ledger's compare-and-set does not change Redis, because another worker may have the lease. If that
-worker is gone, the lease ends, and the next claim finds the point decided.
+Rule R3. An outcome is written to the ledger first; Redis is settled only for outcomes that the ledger took. A crash in
+between repeats a wake-up, which finds the point decided; the reverse sequence would lose the outcome. A worker that
+loses the compare-and-set does not change Redis, because another worker may have the lease.
 
 Note [The next point never comes from a clock]
 Rule R4. The next point is computed from the decided point and the definition as the recording transaction sees it. It
@@ -117,7 +116,6 @@ class Trip:
         return verdicts
 
     def show(self, batch: Sequence[Lease]) -> list[Lease] | None:
-        """See `judge.show`."""
         return show(batch, self._announce)
 
     def _announce(self, outcome: Outcome) -> None:
@@ -125,10 +123,7 @@ class Trip:
             self.untold.append(call)
 
     def record(self, batch: Sequence[Lease]) -> Verdicts:
-        """Write outcomes in one transaction and sort the entries: to settle, locked, or gone. See Note [Ledger first].
-
-        After a database error nothing was written, and the call may be repeated.
-        """
+        """Write all outcomes or, after a database error, none; sort the entries. See Note [Ledger first]."""
         entries: list[tuple[int, Outcome, Lease | None]] = []
         for number, held in enumerate(batch):
             entries.append((number, held.outcome, held))
@@ -182,10 +177,7 @@ class Trip:
         verdicts.gone.append(held)
 
     def give_back(self, delays_ms: Mapping[Lease, int]) -> None:
-        """Mark entries as not started, due again after these delays, and undo the rows of their start.
-
-        After a DatabaseError the rows were not undone; the entries must be settled nevertheless.
-        """
+        """Mark entries as not started and undo the rows of their start. Settle them even after a DatabaseError."""
         for held, delay_ms in delays_ms.items():
             held.wait("lapsed" if held.entry.lapsed else "release", delay_ms)
         begun = [(held.outcome, held.before) for held in delays_ms if held.before]

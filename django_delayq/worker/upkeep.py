@@ -2,10 +2,9 @@
 
 Note [One lease]
 One worker at a time does the work that several would only repeat: full sweeps, rebuilds, pruning, sums of minutes,
-alert checks. It renews its lease every RENEW_SECONDS and after each page of a long chore; without the lease it stops
-after the current page. A worker that finds a shard flushed seizes the lease and rebuilds (`sync/rebuild.py`, Note [One
-worker rebuilds]). The lease only saves work; doing a chore twice is harmless. Delta sweeps cannot wait for the end of a
-dead holder's lease, so each worker does its own.
+alert checks. Without the lease it stops after the current page. A worker that finds a shard flushed seizes the lease
+and rebuilds (`sync/rebuild.py`, Note [One worker rebuilds]). The lease only saves work; a chore done twice is harmless.
+Delta sweeps cannot wait for the lease of a dead worker, so each worker does its own.
 """
 
 import json
@@ -36,8 +35,7 @@ from .trouble import Backoff, forget_frames, repair
 logger = logging.getLogger("django_delayq.worker")
 
 DELTA_SECONDS = 2.0
-#: Seconds between heartbeats of each worker. The holder of the lease also checks then whether a full sweep (because
-#: Redis may have been replaced) or a pass of pruning is due.
+#: Seconds between heartbeats, and between the lease holder's checks whether a full sweep or pruning is due.
 HEARTBEAT_SECONDS = 30.0
 #: Seconds between renewals of the lease, and between roll-ups of the counters, both by its holder.
 RENEW_SECONDS, MINUTE_SECONDS = 7.0, 60.0
@@ -78,10 +76,9 @@ class Upkeep:
         self._backoff = Backoff()
 
     def begin(self, *, burst: bool, stopping: Callable[[], bool]) -> None:
-        """Check the prefix and the server, rebuild if needed, and start the threads.
+        """Wait for both servers and `migrate`, check the prefix, rebuild if needed, and start the threads.
 
-        Waits, with log messages, for Redis, the database, `migrate`, and workers of another layout to end. In burst
-        mode each of these is an error. Raises also ForeignLayout, OutdatedRelease, UnfitServer and BrokerError.
+        Raises ForeignLayout, OutdatedRelease, UnfitServer and BrokerError; in burst mode it raises instead of waiting.
         """
         while not stopping():
             try:
@@ -137,7 +134,6 @@ class Upkeep:
         return json.dumps({**details, **self._describe()})
 
     def end(self) -> None:
-        """Stop the threads."""
         self._stop.set()
         self._nudge.set()
         for thread in self._threads:
@@ -271,7 +267,6 @@ class Upkeep:
         self._due["lease"] = time.monotonic() + seconds
 
     def _do_safely(self, failure: str, chore: Callable[[], Any]) -> Any:
-        """Do a chore whose failure must not stop the others; it is retried later."""
         try:
             return chore()
         except DamagedKeys:

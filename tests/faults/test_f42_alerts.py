@@ -92,7 +92,7 @@ def leave(gate):
 
 
 def open_states():
-    return set(Alert.objects.filter(told_at__isnull=False, recovered_at=None).values_list("kind", "subject"))
+    return set(Alert.objects.filter(reported_at__isnull=False, recovered_at=None).values_list("kind", "subject"))
 
 
 def mailed(folder):

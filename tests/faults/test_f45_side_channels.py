@@ -74,7 +74,7 @@ def test_f45_no_side_channel_decides_an_outcome(how, server, settings, tmp_path,
             assert process.poll() is None, log.read_text()
             for job in jobs:
                 wait_until(lambda job=job: job.refresh() or job.is_finished, what="the job's end")
-            wait_until(lambda: Alert.objects.filter(told_at__isnull=False).exists(), what="the alert")
+            wait_until(lambda: Alert.objects.filter(reported_at__isnull=False).exists(), what="the alert")
             scrape(port, how)
             if how == "blocks":
                 process.kill()  # it would wait for them

@@ -99,7 +99,7 @@ def jobs():
 
 
 def kinds(**lookup):
-    return sorted(Alert.objects.filter(told_at__isnull=False, **lookup).values_list("kind", "subject"))
+    return sorted(Alert.objects.filter(reported_at__isnull=False, **lookup).values_list("kind", "subject"))
 
 
 def lose_workers(broker):
@@ -223,7 +223,7 @@ def test_without_the_setting_there_is_nobody_to_be_told(well, settings):
     failing()
     run_burst()
     assert not Alert.objects.exists()
-    with pytest.raises(CommandError, match="nobody is to be told"):
+    with pytest.raises(CommandError, match="is not set, so no alert can be sent"):
         call_command("delayq_status", "--alert")
 
 

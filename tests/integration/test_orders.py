@@ -147,7 +147,7 @@ def test_what_passed_during_a_pause_is_ordered_while_it_lasts():
 
 def test_more_points_than_the_limit_are_refused_with_their_number_before_anything_is_written(broker):
     subject = schedule()
-    with pytest.raises(InvalidArguments, match=r"24 due points.*at most 23.*shorter"):
+    with pytest.raises(InvalidArguments, match=r"24 due times.*at most 23 can start.*shorter"):
         actions.backfill(subject, FIRST, FIRST + 23 * DAY, limit=23)
     assert not Run.objects.exists()
     assert members(broker) == set()
@@ -158,7 +158,7 @@ def test_more_points_than_the_limit_are_refused_with_their_number_before_anythin
 
 def test_a_time_with_far_too_many_points_is_refused_without_looking_at_them():
     subject = schedule(cron="* * * * * *")
-    with pytest.raises(InvalidArguments, match=r"31536000 due points.*at most 20000 are looked at"):
+    with pytest.raises(InvalidArguments, match=r"31536000 due times.*at most 20000 can be examined"):
         actions.plan_backfill(subject, FIRST - timedelta(days=365), FIRST - timedelta(seconds=1))
 
 

@@ -409,7 +409,7 @@ def test_a_backfill_leaves_out_what_was_pruned(keep):
 def test_a_backfill_of_nothing_but_pruned_points_says_up_to_when(keep):
     owner, points = daily()
     ScheduleState.objects.filter(pk=owner.pk).update(pruned_until=points[3])
-    with pytest.raises(InvalidArguments, match=rf"pruned up to {points[3]:%Y-%m-%d %H:%M:%S} UTC.*later"):
+    with pytest.raises(InvalidArguments, match=rf"deleted up to {points[3]:%Y-%m-%d %H:%M:%S} UTC.*later"):
         actions.backfill(owner, points[0], points[3])
     assert [item.left_out for item in actions.plan_backfill(owner, points[0], points[4])] == ["pruned"] * 4 + [""]
 
@@ -419,17 +419,17 @@ def test_the_page_of_a_backfill_and_explain_say_what_was_pruned(keep, boss):
     run(owner, (NOW - points[0]) / DAY, "failed")
     ScheduleState.objects.filter(pk=owner.pk).update(pruned_until=points[1])
     url = f"/admin/django_delayq/schedule/{owner.pk}/backfill/"
-    until = f"pruned up to {points[1]:%Y-%m-%d %H:%M:%S} UTC"
+    until = f"deleted up to {points[1]:%Y-%m-%d %H:%M:%S} UTC"
     assert until in boss.get(url).content.decode()
     form = {"start_0": f"{points[0]:%Y-%m-%d}", "start_1": "00:00", "end_1": "23:59:59"}
     page = boss.get(url, {**form, "end_0": f"{points[3]:%Y-%m-%d}"}).content.decode()
     assert page.count("its history is pruned") == 2
-    assert "2 points are left out" in page
+    assert "2 due times are left out" in page
     page = boss.get(url, {**form, "end_0": f"{points[0]:%Y-%m-%d}"}).content.decode()
     assert f"The history of this schedule is {until}" in page
     owner = Schedule.objects.get(pk=owner.pk)
     told = " ".join(explain.explain_point(owner, explain.parse_moment(points[1].isoformat(), "UTC", NOW), NOW))
-    assert "its row was pruned" in told
+    assert "its row was deleted: see DELAYQ['HISTORY_DAYS']" in told
 
 
 def test_a_backfill_that_was_planned_before_the_pruning_orders_nothing_of_it(monkeypatch):

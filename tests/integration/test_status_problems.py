@@ -98,7 +98,7 @@ def test_a_queue_that_no_setting_names_any_more_is_a_problem_of_its_own_and_no_d
     code, found = ask()
     (problem,) = found["problems"]
     assert (code, problem["code"], problem["queue"], found["differences"]["total"]) == (1, "unknown_name", "mail", 0)
-    assert "(enabled schedules: 1, ordered runs: 1, open jobs: 2)" in problem["message"]
+    assert "(enabled schedules: 1, queued runs: 1, open jobs: 2)" in problem["message"]
     assert found["unnamed"] == [{"kind": "queue", "name": "mail", "jobs": 2, "schedules": 1, "runs": 1}]
     out = io.StringIO()
     call_command("delayq_sync", stdout=out)
@@ -176,7 +176,7 @@ def test_overload_is_told_the_same_however_many_points_a_second_with_what_to_do(
     assert len(overloads()) == 1
     worker = Worker(WorkerOptions(queues=("default",)))
     worker.upkeep.round()
-    assert caplog.text.count("More falls due than the workers can do") == 1
+    assert caplog.text.count("More runs are due than the workers can execute") == 1
 
 
 def test_what_is_over_and_what_is_too_little_is_no_overload(well):
@@ -248,7 +248,7 @@ def test_outcomes_that_were_discarded_are_a_problem(well):
     count(well, 7, discarded=2)
     code, found = ask()
     assert (code, [problem["code"] for problem in found["problems"]]) == (1, ["discarded"])
-    assert found["problems"][0]["message"].startswith("2 outcomes of the last hour were refused by the database")
+    assert found["problems"][0]["message"].startswith("The database refused 2 outcomes in the last hour")
 
 
 @pytest.mark.parametrize("old", [True, False])

@@ -168,14 +168,14 @@ def test_schedules_of_unknown_tasks_are_a_problem_with_their_names_and_the_list_
     code, found = ask()
     (problem,) = found["problems"]
     assert (code, problem["code"]) == (1, "unknown_tasks")
-    assert problem["message"].startswith("3 schedules name a task that no installed app has")
+    assert problem["message"].startswith("3 schedules use a task that no installed app has, and do not run")
     assert "TASK_ALIASES" in problem["message"]
     assert found["unknown_tasks"]["count"] == 3
     names = found["unknown_tasks"]["names"]
     assert [name.split(" ")[1] for name in names] == ["(shop.tasks.gone)", "(shop.tasks.other)"]
     assert "unknown_tasks: 3 schedules" in text()
     page = boss.get(LIST).content.decode()
-    assert "3 schedules name a task that no installed app has" in page and "a (shop.tasks.gone)" in page
+    assert "3 schedules use a task that no installed app has, and do not run" in page and "a (shop.tasks.gone)" in page
     alias({})
     assert ask()[1]["unknown_tasks"]["count"] == 4
 

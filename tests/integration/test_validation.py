@@ -113,10 +113,10 @@ def test_arguments_that_do_not_fit_or_are_no_json_are_refused(values, field, par
 
 REPORT = "tests.app.tasks.report"
 MISFITS = [
-    ({"args": ["soon"]}, "args", "day: a date such as 2026-01-31 is wanted, not 'soon'"),
+    ({"args": ["soon"]}, "args", "day must be a date such as 2026-01-31, not 'soon'"),
     ({"args": ["2026-01-31"], "kwargs": {"style": "Rich"}}, "kwargs",
-     "style: one of 'plain', 'rich' is wanted, not 'Rich'"),
-    ({"args": ["2026-01-31"], "kwargs": {"api_token": 12345}}, "kwargs", "api_token: a text is wanted, not ********"),
+     "style must be one of 'plain', 'rich', not 'Rich'"),
+    ({"args": ["2026-01-31"], "kwargs": {"api_token": 12345}}, "kwargs", "api_token must be a text, not ********"),
 ]  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def test_arguments_that_are_stored_are_not_judged_again_but_their_changes_are():
     row.full_clean()
     row.save()
     row.kwargs = {"b": 2}
-    assert refusal(row.save) == {"args": ["a: a whole number is wanted, not '1'"]}
+    assert refusal(row.save) == {"args": ["a must be a whole number, not '1'"]}
     row.args = [1]
     row.save()
 

@@ -209,7 +209,7 @@ def test_a_server_that_does_not_tell_is_warned_of_once_and_worked_with(server, w
             start(said)
     assert Run.objects.filter(schedule=row, status="succeeded").count() == 1
     assert len(warnings()) == 2, "one of the worker's, one of the two that follow"
-    assert all("does not tell whether it evicts" in text and "delayq.W002" in text for text in warnings())
+    assert all("does not report whether it evicts keys" in text and "delayq.W002" in text for text in warnings())
 
 
 @pytest.mark.parametrize(("off", "words"), [(5000.0, "behind"), (-5000.0, "ahead of")])

@@ -72,7 +72,7 @@ def test_a_shorter_interval_than_the_minimum_is_refused(settings, values, field)
     settings.DELAYQ = {**settings.DELAYQ, "MIN_INTERVAL_SECONDS": 30}
     with pytest.raises(ValidationError) as refused:
         schedule(**values)
-    assert "at least 30 s" in refused.value.message_dict[field][0]
+    assert "the minimum is 30 s" in refused.value.message_dict[field][0]
     assert not Schedule.objects.exists()
     schedule(cron="0,30 * * * * *")
 

@@ -105,8 +105,8 @@ def test_annotations_are_read_where_they_can_be_and_through_decorators():
         assert hints_of(function).keys() >= {"a", "c", "rest", "more"}
         call = misfits(function, inspect.signature(function), ["x", "y", 1, "z"], {"c": "pink", "d": 1})
         assert dict(call) == {
-            "a": "a: a whole number is wanted, not 'x'",
-            "c": "c: a list is wanted, not 'pink'",
+            "a": "a must be a whole number, not 'x'",
+            "c": "c must be a list, not 'pink'",
         }
 
 

@@ -129,7 +129,7 @@ def test_a_call_that_the_task_cannot_take_is_refused_and_one_that_it_can_is_not(
 def test_below_task_or_without_parentheses_it_says_where_it_belongs() -> None:
     with pytest.raises(TypeError, match="above @task"):
         task(periodic("* * * * *")(nightly))  # type: ignore[type-var]
-    with pytest.raises(TypeError, match="needs to be told when"):
+    with pytest.raises(TypeError, match="@periodic needs a time"):
         periodic(noop)  # type: ignore[arg-type]
 
 

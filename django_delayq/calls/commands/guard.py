@@ -25,7 +25,6 @@ IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(worker: int, memory: int, grace: float, command: list[str]) -> int:
-    """Run the program until it ends, or is to end; return its exit status."""
     for number in IGNORED:  # only the program, not its guard, reacts to signals
         signal.signal(number, signal.SIG_IGN)
     woken, wake = os.pipe()

@@ -1,11 +1,10 @@
 """Builds and checks the command line of a management command.
 
 Note [The command's own parser checks its words]
-The command's parser checks the words before they are stored and before a process starts, so that the form reports
-errors. This imports the command's module, and the types of the parser convert the words: a `FileType` opens its file.
-`--settings` and `--pythonpath` are refused in every form, even abbreviated or behind other words, where Django itself
-looks for them: they choose code, which users who edit schedules must not. Files of arguments (`fromfile_prefix_chars`)
-are refused, because the process would read the file again, when it may have other content.
+The command's parser checks the words before they are stored and before a process starts. This imports the command's
+module, and the types of the parser convert the words: a `FileType` opens its file. `--settings` and `--pythonpath` are
+refused in every form: they choose code, which users who edit schedules must not. Files of arguments
+(`fromfile_prefix_chars`) are refused, because the process would read the file again, perhaps with other content.
 """
 
 from collections.abc import Sequence
@@ -24,10 +23,7 @@ _CHOOSE_CODE = ("--settings", "--pythonpath")
 
 
 def command_words(name: str, args: Sequence[Any]) -> list[str]:
-    """Return the words behind `manage.py`: the command's name, then its arguments and options.
-
-    Raises InvalidArguments if the command is not allowed, does not exist or refuses the arguments.
-    """
+    """Return the words behind `manage.py`; raise InvalidArguments if the command is not allowed or refuses them."""
     command = _load(name)
     try:
         parser = command.create_parser("manage.py", name)

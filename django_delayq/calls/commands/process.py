@@ -1,10 +1,9 @@
 """Starts a command in a process, passes on its output, and ends it.
 
 Note [The guard]
-The worker starts `guard.py`, which starts the command in a process group of its own and waits. The guard holds the
-reading end of a pipe of the worker. When the worker writes to the pipe, closes it or dies, the guard ends the group,
-by SIGTERM and, after a grace, by SIGKILL. This works on every POSIX system, and reaches the children of the command.
-It does not reach processes that leave the group (daemons), nor the command if the guard itself is killed by SIGKILL.
+The worker starts `guard.py`, which starts the command in a process group of its own and holds the reading end of a pipe
+of the worker. When the worker writes to the pipe, closes it or dies, the guard ends the group, by SIGTERM and, after a
+grace, by SIGKILL. It does not reach daemons that leave the group, nor the command if the guard itself is killed.
 """
 
 import os
@@ -63,12 +62,7 @@ def note_last(error: BaseException, last: Iterable[str]) -> None:
 
 
 def run(words: Sequence[str]) -> None:
-    """Run a command of `manage.py` to its end; copy its output to `sys.stdout` and `sys.stderr`, line by line.
-
-    Raises:
-        CommandFailed: Its exit status is not 0; the message has it, and the last lines of stderr.
-        OSError: No process can be started.
-    """
+    """Run a command of `manage.py` to its end and copy its output, line by line. Raises CommandFailed or OSError."""
     process = Process(words, memory_mb=conf.get_config().command_memory_mb)
     try:
         while process.round():

@@ -33,7 +33,6 @@ class Command(DelayQCommand):
         limit.add_argument("most", help="A number, or none for any number.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the subcommand and print the result; fail with one line that says what to write."""
         ledger.check_tables()
         try:
             rows = [self._change(options)] if options["word"] else ledger.held_back()

@@ -22,7 +22,6 @@ class Command(DelayQCommand):
         parser.add_argument("names", nargs="*", metavar="NAME", help="Only these; without one, all schedules.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Print the schedules; fail with one line if a name is unknown."""
         ledger.check_tables()
         found = set()
         for row in importing.export_schedules(options["names"]):

@@ -35,7 +35,6 @@ class Command(DelayQCommand):
     help = "Take over schedules from another scheduler; without --write, only show what would be written."
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
-        """Return the parser, with a line for each origin."""
         lines = [f"  {name:<24}{each.source or 'no SOURCE: its tables'}" for name, each in importing.ORIGINS.items()]
         epilog = "ORIGIN and SOURCE:\n" + "\n".join(lines)
         parser = super().create_parser(prog_name, subcommand, epilog=epilog, **kwargs)
@@ -66,7 +65,6 @@ class Command(DelayQCommand):
         add("--json", action="store_true", help="Say it as one JSON object in a line.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Read, print and write; fail at the end if an entry was refused."""
         if options["enable"] and options["disabled"]:
             raise CommandError("--enable switches on what --disabled has held back. Give one of them.")
         names = ("origin", "only", "prefix", "overwrite", "disabled", "write")
@@ -98,7 +96,6 @@ class Command(DelayQCommand):
 
 
 def _table(steps: list[importing.Step], *, written: bool) -> Iterator[str]:
-    """Yield a line for each entry with its notes below, and a summary."""
     rows = [(step.action, step.name, *_when(step)) for step in steps]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     for step, row in zip(steps, rows, strict=True):

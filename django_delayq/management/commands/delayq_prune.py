@@ -28,7 +28,6 @@ class Command(DelayQCommand):
         parser.add_argument("--json", action="store_true", help="Say it as one JSON object in a line.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run it; fail with one line that says what to do."""
         counts, left, interrupted = Counter[tuple[str, str]](), 0, False
         try:
             ledger.check_tables()

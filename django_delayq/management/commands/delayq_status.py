@@ -43,7 +43,6 @@ class Command(BaseCommand):
     requires_system_checks = []  # a probe must answer even if another part of the project is misconfigured
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the options."""
         parser.add_argument("schedule", nargs="?", metavar="NAME", help="Explain this schedule: its name or id.")
         parser.add_argument("--job", metavar="ID", help="Explain this job: the id of its result, or its primary key.")
         parser.add_argument(
@@ -71,7 +70,6 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Print the report or the explanation, and exit with the status."""
         if options["schedule"] is not None or options["job"] is not None:
             self._print(_explain(options))
             return
@@ -192,10 +190,9 @@ def _number(count: int | None) -> str:
 
 
 def as_dict(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the snapshot as a dict for `DjangoJSONEncoder`; None where a value is not known.
+    """Return the snapshot as a dict for `DjangoJSONEncoder`. Its keys are public: they may be added, but not renamed.
 
-    The keys are a public interface: keys may be added, but not renamed. A count of one above its maximum means "more
-    than the maximum".
+    None is a value that is not known. A count of one above its maximum means "more than the maximum".
     """
     redis, compared, states, failed = snapshot.redis, snapshot.comparison, snapshot.states, snapshot.failed_jobs
     differences, pruned = compared.differences if compared is not None else None, snapshot.pruned

@@ -38,7 +38,6 @@ class Command(DelayQCommand):
         group.add_argument("--adopt", action="store_true", help="Take the prefix over from another database.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run it; fail with one line that says what to do."""
         if reason := conf.why_no_redis():
             raise CommandError(f"{reason}: this process touches no Redis.")
         broker = Broker(timeout_seconds=TIMEOUT_SECONDS)
@@ -53,7 +52,6 @@ class Command(DelayQCommand):
             self._sync(broker, options)
 
     def _sync(self, broker: Broker, options: dict[str, Any]) -> None:
-        """Sync the declared schedules to the database, then the database to Redis."""
         dry_run = options["dry_run"]
         sync.check_layout(broker, claim=not dry_run)
         found = declared.sync(dry_run=dry_run)
@@ -69,7 +67,6 @@ class Command(DelayQCommand):
     def _sweep(
         self, broker: Broker, options: dict[str, Any], sweep: Callable[..., sync.Report], **also: list[str]
     ) -> None:
-        """Sweep, and print the changes in Redis: all of them from verbosity 2 on, else the first lines."""
         report = sweep(broker)
         problems = [each.message for each in judge_unnamed(find_unnamed(read_used()["queue"]), read_redis(broker))]
         if options["json"]:

@@ -58,7 +58,6 @@ class Command(BaseCommand):
     _called_from_command_line: bool
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the options."""
         parser.add_argument("--queues", help="Comma-separated; by default all of DELAYQ['QUEUES'].")
         parser.add_argument("--threads", type=_parse_count, default=8, help="Tasks run at the same time (default 8).")
         parser.add_argument(
@@ -83,7 +82,6 @@ class Command(BaseCommand):
         super().check(*args, **{"databases": [], **kwargs})
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run a worker or a supervisor, and exit with its status."""
         if options["isolated"] is not None:
             interpreter.serve(*options["isolated"])
             return

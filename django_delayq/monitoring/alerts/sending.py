@@ -1,11 +1,9 @@
-"""Sends the messages of an alert by mail and to a webhook. Decides nothing.
+"""Sends the messages of an alert by mail and to a webhook, signed as in https://www.standardwebhooks.com.
 
 Note [Messages arrive at least once]
-A message has one id for all its attempts, `<primary key of the row>.opened` or `….recovered`, in `webhook-id` or the
-mail's Message-ID. It is sent, then recorded as sent; if the worker dies in between, it is sent again. If the database
-fails to record it, only the recording is retried, and the job succeeds, because a failed job would send again.
-
-The webhook is signed according to https://www.standardwebhooks.com.
+A message has one id for all its attempts, `<primary key>.opened` or `….recovered`, in `webhook-id` or Message-ID. It is
+sent, then recorded as sent; if the worker dies in between, it is sent again. If the database fails to record it, only
+the recording is retried, and the job succeeds, because a failed job would send again.
 """
 
 import base64
@@ -47,8 +45,7 @@ MOST_AGE, MOST_PENDING = timedelta(days=1), 100
 def deliver(key: str, what: str, channel: str) -> bool:
     """Send a message; return False if it was sent or must not be. See Note [Messages arrive at least once].
 
-    Raises:
-        DeliveryFailed, OSError: The webhook or the mail server cannot be reached or rejects the message.
+    Raises DeliveryFailed or OSError if the webhook or the mail server cannot be reached or rejects the message.
     """
     alerts, rows = conf.get_config().alerts, Alert.objects.using(ledger.database()).filter(pk=key)
     row, name = rows.first(), f"{what} {channel}"
@@ -84,7 +81,7 @@ def deliver_pending(snapshot: Snapshot) -> list[str]:
     if alerts is None or task is None or any(each.live and task.queue_name in each.queues for each in workers):
         return []
     since, failures = utcnow() - MOST_AGE, list[str]()
-    young = Q(told_at__gte=since) | Q(recovered_at__gte=since)
+    young = Q(reported_at__gte=since) | Q(recovered_at__gte=since)
     for row in Alert.objects.using(ledger.database()).filter(young).order_by("since")[:MOST_PENDING]:
         for what in (Alert.OPENED, Alert.RECOVERED):
             for channel in alerts.channels:

@@ -1,11 +1,9 @@
 """Alerts: the problems that have one, and their rows, which change by compare-and-set.
 
 Note [Kinds of alerts]
-A schedule has failed FAILURES times in a row (`failing`), has not succeeded in time (`late`), names an unknown task
-(`unknown_task`), or its next point cannot be computed (`broken`). A queue has failed jobs (`failed_jobs`). All other
-kinds are codes of what is wrong in a snapshot, for a queue or for everything; its problems that sum up schedules are
-replaced by an alert for each schedule. Each kind has alerts for at most MOST schedules at a time; one more alert says
-that there are others. A schedule with an alert keeps it until it has recovered.
+A schedule has the kinds `failing` (FAILURES in a row), `late`, `unknown_task` and `broken`, a queue `failed_jobs`. All
+others are codes of what is wrong in a snapshot, except those that sum up schedules. Each kind has alerts for at most
+MOST schedules; one more says that there are others. A schedule with an alert keeps it until it has recovered.
 
 Note [One message per change]
 An alert opens when two checks in a row have found its condition, and recovers when two have not, so that a condition
@@ -141,11 +139,7 @@ Key = tuple[str, str]
 def look_now() -> Snapshot:
     """Take a snapshot and update all alerts; see Note [One message per change]. Concurrent calls are safe.
 
-    After a DatabaseError, the next check makes the missing changes.
-
-    Raises:
-        DatabaseError: The database does not answer.
-        ImproperlyConfigured: No TASKS alias can deliver messages; see `find_jobs`.
+    Raises DatabaseError (the next call makes the missing changes) and ImproperlyConfigured, as `find_jobs` does.
     """
     snapshot = take_snapshot()
     rows = {(row.kind, row.subject): row for row in Alert.objects.using(ledger.database()).open()}
@@ -223,11 +217,7 @@ def _write_change(row: Alert, what: str, values: dict[str, Any], task: Any, aler
 
 
 def find_jobs(alerts: AlertSettings) -> Any:
-    """Return the task whose jobs deliver messages; None without channels.
-
-    Raises:
-        ImproperlyConfigured: No TASKS alias accepts jobs.
-    """
+    """Return the task whose jobs deliver messages, None without channels. Raises ImproperlyConfigured if none can."""
     if not alerts.channels:
         return None
     found = alias_for(conf.get_config().queues)

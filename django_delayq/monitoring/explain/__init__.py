@@ -1,7 +1,4 @@
-"""Explains in sentences why a due point or a job did or did not run. Changes nothing.
-
-Uses the definition, the ledger and Redis. If Redis is down, the explanation says what it cannot know.
-"""
+"""Explains in sentences why a due point or a job did or did not run, also while Redis is down. Changes nothing."""
 
 from .moment import Moment, parse_moment
 from .point import explain_point

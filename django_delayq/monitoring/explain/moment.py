@@ -23,11 +23,7 @@ class Moment:
 
 
 def parse_moment(text: str, zone_name: str, now: datetime) -> Moment:
-    """Parse `2026-11-21 09:00`, optionally with seconds and an offset, or `09:00` for today.
-
-    Raises:
-        ValueError: The text has none of these forms; the message lists them.
-    """
+    """Parse `2026-11-21 09:00`, optionally with seconds and an offset, or `09:00` for today; else raise ValueError."""
     zone = get_zone(zone_name)
     typed = text.strip()
     try:

@@ -60,7 +60,6 @@ WHY: dict[Status | tuple[Status, str], str] = {
 
 
 def format_instant(instant: datetime, zone: tzinfo) -> str:
-    """Format an instant in the schedule's zone, with milliseconds if there are any."""
     local = instant.astimezone(zone)
     millis = f".{local.microsecond // 1000:03}" if local.microsecond else ""
     return f"{local:%Y-%m-%d %H:%M:%S}{millis} {local:%Z}"
@@ -75,10 +74,7 @@ def format_span(value: timedelta) -> str:
 
 
 def describe_run(run: Run, zone: tzinfo, *, attempts: int, catch_up: int = 0) -> list[str]:
-    """Return a run's outcome, its figures, and why it did not succeed.
-
-    `attempts` is the maximum number of attempts, `catch_up` the schedule's `max_catch_up`.
-    """
+    """Return a run's outcome, its figures, and why it did not succeed; `attempts` is the maximum number of attempts."""
     lines = [_headline(run, zone), *_figures(run, zone)]
     why = _why(run, catch_up if run.status == Status.SKIPPED else attempts)
     if why:

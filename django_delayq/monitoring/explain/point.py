@@ -25,7 +25,6 @@ MOST_ROWS = 10
 
 
 def explain_point(schedule: Schedule, moment: Moment, now: datetime) -> list[str]:
-    """Explain why points due in this moment did or did not run."""
     situation = Situation(schedule, now)
     lines = [situation.headline(), *moment.notes]
     rows = _rows(schedule, moment)

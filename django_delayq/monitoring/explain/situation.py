@@ -55,10 +55,7 @@ class Entry:
     def describe(
         self, generation: int, now: datetime, zone: tzinfo, *, waits: str = "", worker: str = ""
     ) -> Iterator[str]:
-        """Describe the entry; `waits` is the text of pauses, `worker` the worker that began it, if known.
-
-        If it is due and no worker has claimed it, what is wrong with its queue follows, as on all pages.
-        """
+        """Describe the entry; if it waits for a worker, also what is wrong with its queue. `waits` has the pauses."""
         if self.view is None:
             yield self.silence
             return
@@ -109,7 +106,6 @@ class Entry:
 
 
 def describe_recurrence(schedule: Schedule) -> str:
-    """Return the recurrence in words, or its error."""
     try:
         words = describe(schedule.recurrence)
     except InvalidRecurrence as error:
@@ -132,7 +128,6 @@ class Situation:
 
     @cached_property
     def open_rows(self) -> Sequence[AnyRun]:
-        """Open rows of the schedule's chain, the oldest first."""
         return ledger.load_open_rows([self.schedule.pk]).get(self.schedule.pk, [])
 
     @cached_property
@@ -186,14 +181,12 @@ class Situation:
             yield from slowing(self.schedule.queue, self.held)
 
     def describe_entry(self) -> Iterator[str]:
-        """Yield the state of its entry in Redis: not mirrored, waiting, due or leased."""
         point = self.entry.point
         worker = next((row.worker for row in self.open_rows if row.due_at == point), "") if self.entry.leased else ""
         generation, waits = self.schedule.generation, self.waits
         return self.entry.describe(generation, self.now, self.zone, waits=waits, worker=worker)
 
     def describe(self, run: Run) -> list[str]:
-        """Return a run's outcome, and whether the definition has been edited since."""
         attempts, catch_up = self.schedule.max_attempts, self.schedule.max_catch_up
         return [*describe_run(run, self.zone, attempts=attempts, catch_up=catch_up), *self.edited_since(run)]
 
@@ -245,7 +238,6 @@ def _find_pauser(schedule: Schedule) -> str:
 
 
 def explain_state(schedule: Schedule, now: datetime) -> list[str]:
-    """Describe the current state of a schedule and its last run."""
     situation = Situation(schedule, now)
     lines = [situation.headline(), *situation.obstacles(), *situation.handed_over(), *situation.in_redis()]
     point = None
@@ -262,11 +254,7 @@ def explain_state(schedule: Schedule, now: datetime) -> list[str]:
 
 
 def list_next(schedule: Schedule, count: int) -> list[str]:
-    """Return the next due points, one in a line, with their annotations.
-
-    Raises:
-        InvalidRecurrence: The row has no usable recurrence.
-    """
+    """Return the next due points, one in a line, with their annotations. Raises InvalidRecurrence."""
     zone = get_zone(schedule.timezone)
     lines = []
     for point in schedule.preview(count):

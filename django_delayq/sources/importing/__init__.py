@@ -1,7 +1,4 @@
-"""Imports from other schedulers. Each origin has a function that yields `Entry` values; the rest is shared.
-
-Never uses Redis, unpickles nothing itself, and imports no other scheduler, except for its models and configuration.
-"""
+"""Imports from other schedulers: a function per origin yields `Entry` values. Unpickles nothing itself."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -15,10 +12,7 @@ __all__ = ["ORIGINS", "Choices", "Entry", "Options", "Step", "enable", "export_s
 
 
 class Origin(NamedTuple):
-    """Another scheduler. `read` yields every entry, including those that cannot be imported.
-
-    `source` describes what to read; empty if these are its tables.
-    """
+    """Another scheduler. `read` yields all its entries; `source` says what to read, empty if these are its tables."""
 
     read: Callable[[str, Options], Iterator[Entry]]
     source: str = ""

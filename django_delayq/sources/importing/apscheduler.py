@@ -1,13 +1,12 @@
 """APScheduler 3: the jobs of a scheduler object and of its stores.
 
 Note [Pickled stores]
-Stores hold pickles, which only APScheduler's own store opens, as at each start of the scheduler. It returns one
-job at a time, because `get_all_jobs` deletes jobs whose function cannot be imported. The scheduler is never started,
-because a start writes the jobs of the code to the store.
+Stores hold pickles, which only APScheduler's own store opens, job by job: `get_all_jobs` deletes jobs whose function
+cannot be imported. The scheduler is never started, because a start writes the jobs of the code to the store.
 
 Note [Ids of a process]
 A job without an id gets a random one. A store keeps it, but for a job in code each process generates another one. Such
-a job is named after its function, as a line of a crontab after its command: see Note [Equal names].
+a job is named after its function: see Note [Equal names].
 """
 
 import re

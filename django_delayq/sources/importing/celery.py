@@ -1,7 +1,4 @@
-"""Celery: its `beat_schedule`, the tables of django-celery-beat, and the meaning of their schedule objects.
-
-Schedule objects are recognised by their attributes.
-"""
+"""Celery: its `beat_schedule`, and the tables of django-celery-beat. Attributes identify schedule objects."""
 
 import json
 from collections.abc import Iterator, Mapping

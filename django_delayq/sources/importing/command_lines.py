@@ -62,11 +62,7 @@ _NAME = re.compile(r"(?i)(?:pass(?:word|wd|phrase)?|secret|token|apikey)$")
 
 
 def hide_secrets(text: str) -> str:
-    """Return a command line, or a message that quotes one, without secrets.
-
-    Hides values of options and variables with secret names, the password of `-u USER:PASSWORD`, and what `redact_text`
-    hides. The result still matches the line as a pattern of `--map`.
-    """
+    """Return a command line, or a message that quotes one, without secrets; it still works as a pattern of `--map`."""
     text = _OPTION.sub(lambda found: found["name"] + HIDDEN if _is_secret(found["name"]) else found[0], text)
     text = _USER.sub(_hide_password, text)
     if _PROGRAMS.search(text):
@@ -75,7 +71,6 @@ def hide_secrets(text: str) -> str:
 
 
 def hide_words(words: Sequence[Any]) -> list[Any]:
-    """Return a command's arguments without secrets."""
     shown = [hide_secrets(word) if isinstance(word, str) else word for word in words]
     options = [str(word).startswith("-") and "=" not in str(word) and _is_secret(str(word)) for word in ("", *words)]
     return [HIDDEN if option else word for option, word in zip(options, shown, strict=False)]

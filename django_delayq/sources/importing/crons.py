@@ -28,10 +28,7 @@ _ONE_TO_ITSELF = re.compile(r"\b(\w+)-\1\b", re.IGNORECASE)
 
 
 def spell_field(place: int, numbers: Collection[int], text: object = "") -> str:
-    """Return a cron field for these numbers: `text` itself if it has the same meaning in our dialect.
-
-    `place` is the index of the field in an expression with seconds.
-    """
+    """Return a cron field for these numbers, or `text` if it means the same. `place` counts from the seconds."""
     spec = SPECS[place]
     mask = sum(1 << number for number in {number % 7 if place == 5 else number for number in numbers})
     try:
@@ -46,13 +43,8 @@ def spell_field(place: int, numbers: Collection[int], text: object = "") -> str:
 
 
 def join_fields(fields: Sequence[str], *, both: bool, weekdays: str = "") -> str:
-    """Return an expression of five or six fields, whose day fields keep their meaning. See Note [Two day fields].
-
-    `weekdays` is the last field as croniter writes it, if that differs.
-
-    Raises:
-        Refused: Our dialect has no equivalent.
-        InvalidRecurrence: A field is not valid in our dialect.
+    """Return an expression whose day fields keep their meaning: see Note [Two day fields]. `weekdays` is the last field
+    as croniter writes it. Raises Refused without an equivalent, and InvalidRecurrence for an invalid field.
     """
     *others, day, month, weekday = ("*" if text == "?" else text for text in fields)
     rule = compile_cron(" ".join([*others, day, month, weekday]), "x").rule

@@ -34,27 +34,20 @@ class Options:
 
 @dataclass(slots=True)
 class Entry:
-    """A schedule at its origin. `name` is the same at every reading.
-
-    `task` is the path of what the origin calls; `command` is the command of a crontab, which `--map` may give to
-    another task without arguments. `values` are fields of our `Schedule`; the others have their defaults. `phase` is a
-    point of an interval, used only when the schedule is created. `notes` are differences in meaning. An entry with a
-    reason in `refused`, `skipped` (not needed here, not a failure) or `no_task` (unless `--map` gives a task) is not
-    imported. With `numbered`, several entries may have the name: see Note [Equal names].
-    """
+    """A schedule at its origin; its name is the same at every reading."""
 
     name: str
-    task: str = ""
+    task: str = ""  # the path of what the origin calls
     args: Sequence[Any] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
-    values: dict[str, Any] = field(default_factory=dict)
-    phase: datetime | None = None
-    notes: list[str] = field(default_factory=list)
-    refused: str = ""
-    skipped: str = ""
-    no_task: str = ""
-    command: str = ""
-    numbered: bool = False
+    values: dict[str, Any] = field(default_factory=dict)  # fields of our `Schedule`; others have their defaults
+    phase: datetime | None = None  # a point of an interval, used only when the schedule is created
+    notes: list[str] = field(default_factory=list)  # differences in meaning
+    refused: str = ""  # why it cannot be imported
+    skipped: str = ""  # why it is not needed here, which is not a failure
+    no_task: str = ""  # why it is refused unless `--map` gives a task
+    command: str = ""  # of a crontab; `--map` may give it to another task without arguments
+    numbered: bool = False  # several entries may have the name: see Note [Equal names]
 
     def set_cron(self, expression: str, zone: str) -> None:
         self.values |= {"kind": "cron", "cron": expression, "timezone": zone}
@@ -123,7 +116,6 @@ def zone_name(zone: tzinfo | str) -> str:
 
 
 def seconds(value: Any) -> timedelta:
-    """Convert a number of seconds, or a timedelta, to a timedelta."""
     return value if isinstance(value, timedelta) else timedelta(seconds=float(value))
 
 

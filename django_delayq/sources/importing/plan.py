@@ -1,16 +1,14 @@
 """Plans and writes schedules from entries, each in its own transaction.
 
 Note [Whose schedule]
-The last line of an imported schedule's description has its origin and a fingerprint of everything else that was
-written. If the fingerprint still matches, no user has edited the schedule, and it follows its origin;
-otherwise it stays unchanged. Users own the switch from the start; `enable` enables only schedules that an import has
-disabled.
+An imported schedule's description ends with its origin and a fingerprint of everything else that was written. If the
+fingerprint still matches, no user has edited the schedule, and it follows its origin; otherwise it stays unchanged.
+Users own the switch from the start; `enable` enables only schedules that an import has disabled.
 
 Note [Equal names]
-Several lines of a crontab may have the same command, and their sequence means nothing: lines are removed and swapped.
-So an entry takes the schedule of the same import, else one with the same call and time, else the first one left. An
-entry without a match gets the name with the next number. So lines keep their schedules, and a schedule whose line was
-removed keeps its time.
+Several lines of a crontab may have the same command, and may be removed and swapped. So an entry takes the schedule of
+the same import, else one with the same call and time, else the first one left, else the name with the next number. So
+lines keep their schedules, and a schedule whose line was removed keeps its time.
 """
 
 import hashlib
@@ -60,31 +58,25 @@ class Choices:
 
     @property
     def pause_reason(self) -> str:
-        """The pause reason of a schedule that only `disabled` of its import keeps off."""
         return f"Enable it when {self.origin} is off."
 
     def wants(self, name: str) -> bool:
-        """Return whether an entry of this name is chosen."""
         return not self.only or any(fnmatchcase(name, pattern) for pattern in self.only)
 
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """The action for an entry: `create`, `update`, `same`, `keep` (edited by a user), `skip` or `refuse`.
-
-    `values` are those of the schedule at its origin; None if there are none.
-    """
+    """The action for an entry, planned or done."""
 
     entry: Entry
     name: str
-    action: str = ""
+    action: str = ""  # create, update, same, keep (edited by a user), skip or refuse
     reason: str = ""
     schedule: Schedule | None = None
-    values: dict[str, Any] | None = None
+    values: dict[str, Any] | None = None  # those of the schedule at its origin; None if there are none
 
     @property
     def next_at(self) -> datetime | None:
-        """The next due point after now; None if there is none."""
         return None if self.values is None or self.schedule is None else self.schedule.recurrence.next_after(utcnow())
 
     def refuse(self, error: Exception | str) -> None:
@@ -95,10 +87,7 @@ class Step:
 
 
 def enable(choices: Choices) -> list[str]:
-    """Enable the schedules that imports of an origin have disabled, in one transaction; return their names.
-
-    Schedules that were off at the origin, or that users have paused, stay off.
-    """
+    """Enable what imports of an origin have disabled, in one transaction; return the names. Paused ones stay off."""
     using, names = ledger.database(), []
     disabled = {"enabled": False, "pause_reason": choices.pause_reason, "name__startswith": choices.prefix}
     with transaction.atomic(using=using):

@@ -1,7 +1,4 @@
-"""Huey, procrastinate and rq-scheduler: periodic tasks registered in code, and jobs in Redis.
-
-RQ itself unpickles its jobs, as in a worker.
-"""
+"""Huey, procrastinate and rq-scheduler: tasks registered in code, and jobs in Redis, which RQ itself unpickles."""
 
 import re
 from collections.abc import Iterator

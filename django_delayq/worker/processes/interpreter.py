@@ -1,7 +1,4 @@
-"""Runs inside the process of an isolated task: receives one call, makes it, sends its outcome, and ends.
-
-Started by `isolated.py` as `manage.py delayq_worker --isolated`, under a guard. Single-threaded, so tasks may fork.
-"""
+"""Makes one call in the process of an isolated task, started by `isolated.py`. Single-threaded, so tasks may fork."""
 
 import faulthandler
 import json
@@ -42,9 +39,8 @@ class _Lease(Lease):
     channel: socket.socket
 
     def is_lost(self) -> bool:
-        """See `Lease.is_lost`: the worker closes its side of the socket then, and sends nothing before."""
         with suppress(BlockingIOError):
-            return not self.channel.recv(1, socket.MSG_DONTWAIT)
+            return not self.channel.recv(1, socket.MSG_DONTWAIT)  # closed by the worker, which sends nothing before
         return False
 
 
@@ -58,7 +54,6 @@ class _Output(capture.Output):
         self._pipe = pipe
 
     def add(self, text: str) -> None:
-        """Send a text, from any thread or forked process."""
         data = text.encode("utf-8", "replace")
         with suppress(OSError):  # the worker is gone
             for start in range(0, len(data), ATOMIC_BYTES):
@@ -95,7 +90,6 @@ def _make(call: dict[str, Any], channel: socket.socket, output: int) -> dict[str
     value, error = None, None
 
     def interrupt(number: int, frame: object) -> None:
-        """Interrupt the task, in the main thread, between two steps of Python."""
         raised = INTERRUPTS[signal.Signals(number)]
         if not is_async:
             raise raised

@@ -1,14 +1,12 @@
 """Executes isolated tasks in processes of their own: starts one for each, sends it the call, receives its outcome.
 
 Note [A fresh interpreter for each]
-Each execution has its own process: whatever a task leaks, forks, changes or breaks ends with it. The process is started
-like `manage.py`, under a guard (`calls/commands/process.py`, Note [The guard]), not forked from the worker, whose
-threads and connections must not be copied. The task's timeout counts from when it is ready.
+The process is started like `manage.py`, under a guard (`calls/commands/process.py`, Note [The guard]), not forked from
+the worker, whose threads and connections must not be copied. The task's timeout counts from when it is ready.
 
 Note [What crosses]
-Over a socket, the process sends an empty line when it is ready, and one line of JSON at its end. The worker sends one
-line, the call, and closes its side once the lease is lost. Captured output arrives over a pipe as it is written;
-standard output and error arrive over two more and are passed on to the worker's own.
+The process sends an empty line when it is ready, and one line of JSON at its end. The worker sends one line, the call,
+and closes its side once the lease is lost. Captured output, standard output and error arrive over pipes.
 
 Note [Exceptions cross as JSON]
 Nothing is unpickled or imported by name. The worker creates a class that derives from the first imported base of the
@@ -65,13 +63,9 @@ def is_on() -> bool:
 
 
 def call(held: Lease, isolation: Isolation) -> Taken:
-    """Execute the task of an entry in a process of its own, within its time.
+    """Execute the task of an entry in its own process; raise what it raised. See Note [Exceptions cross as JSON].
 
-    Raises:
-        TaskTimeout: Its timeout passed, or a user stopped it: it was interrupted, or its process was killed.
-        ProcessDied: Its process ended by itself.
-        OSError: No process could be started.
-        BaseException: What the task raised, see Note [Exceptions cross as JSON].
+    Raises TaskTimeout if it was stopped, ProcessDied if its process ended by itself, OSError if none could be started.
     """
     outcome = held.outcome
     message = {
@@ -92,7 +86,6 @@ def call(held: Lease, isolation: Isolation) -> Taken:
 
 
 def _execute(held: Lease, isolation: Isolation, call: bytes) -> dict[str, Any]:
-    """Return the reply of a process to this call, once it has ended. Raises the same as `call`."""
     ours, theirs = socket.socketpair()
     output, output_end = (os.fdopen(end, mode, buffering=0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
     with ours, theirs, output, output_end:
@@ -159,7 +152,6 @@ class _Channel:
         self.began = self.ended = 0.0  # monotonic seconds: ready, and outcome received; 0 before
 
     def take(self, found: bytes) -> None:
-        """Take a piece of the process' messages."""
         if found and not self.began:
             self.began = time.monotonic()
             with suppress(OSError):  # it has ended

@@ -1,10 +1,9 @@
 """How a process under a supervisor begins, as a fresh interpreter, and how a worker ends, within a bounded time.
 
 Note [A fresh interpreter]
-A worker process is never forked from a loaded one. A fork inherits what the parent's imports opened and started:
-connections that both processes then read, locks of threads that do not exist in the child, gRPC channels. A fresh
-interpreter with the same command line keeps what wraps the command (a custom `manage.py`, coverage) and runs the code
-that is installed *now*.
+A worker process is never forked from a loaded one: a fork inherits connections that both processes then read, and
+locks of threads that do not exist in it. A fresh interpreter with the same command line keeps what wraps the command
+(a custom `manage.py`, coverage) and runs the code that is installed *now*.
 
 Note [Signals wait for the handlers]
 A stop signal that arrives while the interpreter starts would kill the process, or raise KeyboardInterrupt in an
@@ -39,10 +38,7 @@ END_SECONDS: Final = 2.0
 
 
 def command_line() -> list[str]:
-    """Return the command that starts this program again. See Note [A fresh interpreter].
-
-    Raises ImproperlyConfigured if Python is embedded in another program.
-    """
+    """Return the command that starts this program again. See Note [A fresh interpreter]."""
     if not sys.executable or len(sys.orig_argv) < 2:
         raise ImproperlyConfigured(
             "This Python does not know its own command line. Start delayq_worker with a Python interpreter."

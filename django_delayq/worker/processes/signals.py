@@ -2,19 +2,17 @@
 
 Note [Supervised workers drain once]
 A worker without a supervisor drains at the first SIGTERM or SIGINT and ends at once at the second. Under a supervisor
-one request arrives several times: Ctrl-C reaches the process group, systemd signals every process, and the supervisor
-forwards its own signals. So there any number of signals requests one drain, and only the supervisor acts on a second
-request: it kills. A closing terminal sends SIGHUP more than once, which also counts once; if SIGHUP was ignored at the
-start (nohup), it stays so.
+one request arrives several times (from Ctrl-C, systemd and the supervisor), so any number of signals requests one
+drain, and only the supervisor kills. SIGHUP counts once; if it was ignored at the start (nohup), it stays so.
 
 Note [Forked children restore signal handlers]
 A child that a task forks inherits these handlers and would ignore the SIGTERM by which `multiprocessing` ends it. So
 the child restores the former handlers. Signals are blocked until then, because these handlers would consume them.
 
 Note [A process that hangs]
-A task in C code that never releases the interpreter hangs its whole process, including the thread that renews leases.
-After two lease periods its entries belong to other workers, so ending it costs nothing. No Python thread could end
-it: `faulthandler` waits outside the interpreter, postponed while a thread still runs.
+A task in C code that never releases the interpreter hangs its process, including the thread that renews leases. After
+two lease periods its entries belong to other workers, so ending it costs nothing. No Python thread could end it, but
+`faulthandler` waits outside the interpreter.
 """
 
 import faulthandler
@@ -56,10 +54,7 @@ class Parent(NamedTuple):
         return cls(pid, number)
 
     def watch(self, gone: Callable[[], None]) -> None:
-        """In a thread: call `gone` once the supervisor is gone, and end this process if it hangs.
-
-        Without a supervisor the process ends after `DRAIN_SECONDS` and a margin, even if work is unfinished.
-        """
+        """In a thread: end this process if it hangs; once the supervisor is gone, call `gone` and limit the drain."""
         config = conf.get_config()
         hung_seconds = max(2 * config.lease_seconds, BUSY_SECONDS)
 
@@ -114,13 +109,10 @@ class WorkerSignals:
             self._worker.stop()
 
     def drained(self, exit_status: int) -> None:
-        """Make further signals end this process at once, with this status; under a supervisor, ignore them.
-
-        The supervisor's signal may arrive only now, and Python restores the default handlers before it ends.
-        """
+        """Make further signals end this process at once, with this status; under a supervisor, ignore them."""
         self._exit_status = exit_status
         for number in SIGNALS if self._supervised else ():
-            signal.signal(number, signal.SIG_IGN)
+            signal.signal(number, signal.SIG_IGN)  # Python restores the default of a handler before it ends
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self._supervised or number == signal.SIGHUP:

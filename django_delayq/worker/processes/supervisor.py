@@ -1,7 +1,6 @@
 """The parent of several workers: restarts each one that ends, and drains all of them when it is stopped.
 
-It runs no task, connects to neither Redis nor the database and holds no lease. So a failure of one child affects no
-other; if the supervisor itself is killed, the children detect it (`signals.py`) and drain.
+It runs no task, connects to no server and holds no lease. If it is killed, the children detect it and drain.
 
 Note [Started again]
 A worker that ends is restarted, whatever its exit status, after a pause that doubles from 0.1 s to 5 s while it
