@@ -7,7 +7,8 @@ from ..conf.rules import MEMORY
 from .compat import AnyTask, InvalidTask, is_task
 
 T = TypeVar("T", bound=Callable[..., Any] | AnyTask)
-_MARK = "delayq_isolation"
+#: Attribute of a task's function that holds its `Isolation`.
+MARK = "delayq_isolation"
 
 
 class Isolation(NamedTuple):
@@ -30,13 +31,7 @@ def isolated(task: Any = None, *, memory_mb: int | None = None) -> Any:
         raise InvalidTask(f"memory_mb must be {MEMORY.wanted} (MiB), not {memory_mb!r}.")
 
     def mark(it: T) -> T:
-        setattr(it.func if is_task(it) else it, _MARK, Isolation(memory_mb))
+        setattr(it.func if is_task(it) else it, MARK, Isolation(memory_mb))
         return it
 
     return mark if task is None else mark(task)
-
-
-def isolation_of(task: AnyTask) -> Isolation | None:
-    """Return the isolation of a task; None if it is executed in the worker's own process."""
-    found: Isolation | None = getattr(task.func, _MARK, None)
-    return found

@@ -14,7 +14,7 @@ from ..exceptions import BrokerError
 from . import keys
 from .connection import close, connector, is_refusal, node_of, primaries, translated
 from .keys import LONGEST_WAIT_MS, Claim, Definition, EntryView, Mode, Settled, Settlement, Shard, Stats, grouped
-from .scripts import number, packed, read_claim, read_hint, read_settled, read_view, run_script, text, wire
+from .scripts import number, packed, read_claim, read_hint, read_view, run_script, text, wire
 
 SCAN_PAGE = 1000
 #: Maximum seconds to wait for the confirmation of a subscription.
@@ -266,7 +266,8 @@ class Broker:
 
     def settle(self, shard: Shard, settlements: Sequence[Settlement]) -> Settled:
         """Return members; per member: 1 applied, 2 edited during the lease, 0 no longer ours."""
-        return read_settled(self._run("settle", shard, (self._channel, packed(settlements))))
+        now, head, *replies = json.loads(text(self._run("settle", shard, (self._channel, packed(settlements)))))
+        return Settled(int(now), int(head) if head else None, [int(item) for item in replies])
 
     # -- for the mirror
 

@@ -11,7 +11,7 @@ from redis import exceptions as errors
 from redis.cluster import RedisCluster
 
 from .connection import FAILURES, raise_translated
-from .keys import Claim, Entry, EntryView, Settled, Shard
+from .keys import Claim, Entry, EntryView, Shard
 
 Argument = str | bytes | int
 NAMES = ("claim", "renew", "settle", "upsert", "stats", "epoch", "probe")
@@ -48,20 +48,15 @@ def run_script(client: Any, name: str, calls: Sequence[tuple[tuple[bytes, ...], 
 
 
 def _execute(client: Any, requests: Sequence[Sequence[Argument]]) -> list[Any]:
-    if len(requests) > 1 and not isinstance(client, RedisCluster):  # which refuses EVALSHA in pipelines
-        pipeline = client.pipeline(transaction=False)
-        for request in requests:
-            _send(pipeline, request)
-        return list(pipeline.execute(raise_on_error=False))
-    return [_send(client, request) for request in requests]
-
-
-def _send(client: Any, request: Sequence[Argument]) -> Any:
-    command, *values = request
-    try:
-        return client.execute_command(command, *(wire(item) if isinstance(item, str) else item for item in values))
-    except errors.NoScriptError as error:
-        return error
+    is_pipeline = len(requests) > 1 and not isinstance(client, RedisCluster)  # which refuses EVALSHA in pipelines
+    target, replies = client.pipeline(transaction=False) if is_pipeline else client, []
+    for command, *values in requests:
+        sent = [wire(item) if isinstance(item, str) else item for item in values]
+        try:
+            replies.append(target.execute_command(command, *sent))
+        except errors.NoScriptError as error:
+            replies.append(error)
+    return list(target.execute(raise_on_error=False)) if is_pipeline else replies
 
 
 def text(value: Any) -> str:
@@ -98,11 +93,6 @@ def read_claim(reply: Any, worker: str) -> Claim:
         lapsed_ms = number(claimed) or None if dot else None
         entries.append(Entry(member, point_ms, known, int(attempts or 0), lapsed != "0", lapsed_ms))
     return Claim(int(now), int(head) if head else None, epoch or None, fence, f"{fence} {worker}", tuple(entries))
-
-
-def read_settled(reply: Any) -> Settled:
-    now, head, *replies = json.loads(text(reply))
-    return Settled(int(now), int(head) if head else None, [int(item) for item in replies])
 
 
 def read_hint(message: str) -> tuple[Shard, int] | None:

@@ -1,7 +1,7 @@
 """The protocol of recurrences, and the simple ones: interval, single point, window. Knows no calendar."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from ..exceptions import InvalidRecurrence
@@ -49,7 +49,9 @@ class Every:
     def _at(self, instant: datetime, later: int) -> datetime | None:
         """Return the newest lattice point up to the instant, plus `later` intervals."""
         try:
-            return self.anchor + ((as_utc(instant) - self.anchor) // self.every + later) * self.every
+            if getattr(instant, "tzinfo", None) is not UTC:
+                instant = as_utc(instant)
+            return self.anchor + ((instant - self.anchor) // self.every + later) * self.every
         except OverflowError:  # beyond the years 1 to 9999
             return None
 

@@ -124,8 +124,21 @@ def announce(outcome: Outcome, counted: Counts) -> Callable[[], None] | None:
     run, schedule = outcome.run, outcome.schedule
     if run.status == Status.QUEUED:
         return None
+    key = "points" if schedule else "jobs", run.queue, run.task
     try:
-        _count(outcome, counted)
+        if run.status in EXECUTED and run.attempt:
+            latency, ran = run.latency if run.attempt == 1 else None, run.duration
+            counted.add(
+                key, "retried" if run.status == Status.RETRYING else str(run.status),
+                latency=None if latency is None else latency.total_seconds(),
+                ran=None if ran is None else ran.total_seconds(),
+            )  # fmt: skip
+        else:
+            skipped = run.status == Status.SKIPPED
+            counted.add(key, f"skipped:{run.reason}" if skipped else str(run.status), run.points or 1 if skipped else 1)
+            is_late = skipped and run.reason in TOO_LATE and run.origin == Origin.DUE
+            if is_late and run.due_at >= counted.able_since(*key[1:]):
+                counted.add(key, MISSED, run.points or 1)
         is_logged = schedule is not None or run.status in (Status.RETRYING, Status.LOST)  # Django logs ends of jobs
         if is_logged and logger.isEnabledFor(LEVELS.get(run.status, logging.INFO)):
             log_run(outcome)
@@ -140,25 +153,6 @@ def announce(outcome: Outcome, counted: Counts) -> Callable[[], None] | None:
         good = run.status == Status.SUCCEEDED
         ping(run, schedule, "" if good else "/fail", "" if good else f"{run.reason}\n\n{run.error}")
     return partial(send_signal, signal, name, run, schedule) if signal.has_listeners(Schedule) else None
-
-
-def _count(outcome: Outcome, counted: Counts) -> None:
-    run = outcome.run
-    key = "jobs" if outcome.schedule is None else "points", run.queue, run.task
-    if run.status in EXECUTED and run.attempt:
-        latency, ran = run.latency if run.attempt == 1 else None, run.duration
-        counted.add(
-            key,
-            "retried" if run.status == "retrying" else str(run.status),
-            latency=None if latency is None else latency.total_seconds(),
-            ran=None if ran is None else ran.total_seconds(),
-        )
-    elif run.status == Status.SKIPPED:
-        counted.add(key, f"skipped:{run.reason}", run.points or 1)
-        if run.reason in TOO_LATE and run.origin == Origin.DUE and run.due_at >= counted.able_since(*key[1:]):
-            counted.add(key, MISSED, run.points or 1)
-    else:
-        counted.add(key, str(run.status))
 
 
 def send_signal(signal: Signal, name: str, run: RunRow, schedule: ScheduleRow) -> None:

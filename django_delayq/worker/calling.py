@@ -29,7 +29,7 @@ from ..calls import TOO_LARGE, Call, capture, handover, tracing
 from ..calls.compat import AnyResult, AnyTask, TaskResult, TaskResultStatus, normalize_json
 from ..calls.context import EXECUTING, ExecutionContext, JobContext, RunContext
 from ..calls.handover import REASON as REASON_HANDED_OVER
-from ..calls.isolation import isolation_of
+from ..calls.isolation import MARK, Isolation
 from ..calls.registry import check_call, parameters_of
 from ..calls.validators import find_unstorable, storable_json
 from ..exceptions import (
@@ -88,7 +88,7 @@ def perform(
 
 def perform_task(held: Lease, task: AnyTask, timeouts: Timeouts, /, *args: Any, **kwargs: Any) -> Ended | None:
     """Call `perform` with a task: an isolated one in its own process, an `async def` one in an event loop."""
-    isolation = isolation_of(task)
+    isolation: Isolation | None = getattr(task.func, MARK, None)
     if isolation is not None and isolated.is_on():
         call = partial(isolated.call, held, isolation)
         return perform(held, timeouts, call, interrupt=False, spare_seconds=isolated.SPARE_SECONDS)

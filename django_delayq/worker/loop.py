@@ -145,7 +145,8 @@ class Worker:
             return 0.0
         try:
             seconds = self.tick()
-            self.recorder.call_receivers()
+            if self.trip.untold:
+                self.recorder.call_receivers()
             return seconds
         except Exception:  # an unexpected error must not end the worker
             if self.options.burst:
@@ -253,7 +254,8 @@ class Worker:
                 break
             self._wait(0.1 if len(self.keeper) else LITTLE_SECONDS)
             self._write()
-            self.recorder.call_receivers()
+            if self.trip.untold:
+                self.recorder.call_receivers()
         left = len(self.keeper)
         if left:
             logger.warning("Stopped with %d unfinished; they come due again when their leases end.", left)

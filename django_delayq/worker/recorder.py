@@ -165,8 +165,19 @@ class Recorder:
         except Error as error:
             self.trouble.database_failed(error, writing=True)
         try:
-            if self._unsettled:
-                self._settle()
+            for shard, entries in list(self._unsettled.items()):
+                while entries:
+                    batch = entries[: self.size]
+                    with self.keeper.letting_go(batch):
+                        dues = self.trip.settle(shard, batch)
+                    del entries[: len(batch)]
+                    self.runs += sum(held.executed for held in batch)
+                    awaited = [held for held in batch if held.awaited is not None]
+                    calls = [call for held in awaited if (call := held.hand_over_receivers()) is not None]
+                    self.trip.untold.extend(calls)
+                    for due in dues:
+                        self.timers.due(*due)
+                del self._unsettled[shard]
         except BrokerError as error:
             self.trouble.redis_failed(error)
         self.full = max(len(self.locked), len(self.refusals.rows)) >= self.size
@@ -208,20 +219,6 @@ class Recorder:
         labels = held.labels
         of_kind = "jobs" if "job" in labels else "points"
         self.trip.counted.add((of_kind, held.shard.queue, str(labels.get("task", ""))), DISCARDED)
-
-    def _settle(self) -> None:
-        for shard, entries in list(self._unsettled.items()):
-            while entries:
-                batch = entries[: self.size]
-                with self.keeper.letting_go(batch):
-                    dues = self.trip.settle(shard, batch)
-                del entries[: len(batch)]
-                self.runs += sum(held.executed for held in batch)
-                awaited = [held for held in batch if held.awaited is not None]
-                self.trip.untold.extend(call for held in awaited if (call := held.hand_over_receivers()) is not None)
-                for due in dues:
-                    self.timers.due(*due)
-            del self._unsettled[shard]
 
     def _keep(self, items: Sequence[Lease]) -> None:
         """Keep entries whose rows are locked, and log those that have waited long. See Note [Kept while locked]."""

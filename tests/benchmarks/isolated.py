@@ -69,7 +69,7 @@ def main() -> None:
     options = parser.parse_args()
     set_up()
     from django_delayq.calls import registry
-    from django_delayq.calls.isolation import isolation_of
+    from django_delayq.calls.isolation import MARK
     from django_delayq.ledger.rows import RunRow
     from django_delayq.worker.processes import isolated
     from tests.app.tasks import noop
@@ -80,7 +80,7 @@ def main() -> None:
     run = RunRow.job(leak.module_path, "default", "default", now, "", created_at=now, started_at=now, attempt=1)
     call = SimpleNamespace(run=run, schedule=None)
     held: Any = SimpleNamespace(outcome=call, output=None, limit=None, stopped_by=None, lost=False)
-    asked: Any = isolation_of(leak)
+    asked: Any = getattr(leak.func, MARK)
     rows = {"forked (not done)": measured(forked, options.rounds), "in the worker": measured(noop.call, options.rounds)}
     rows["isolated"] = measured(lambda: isolated.call(held, asked), options.rounds)
     rates = {name: work_off(options.jobs, task, options.threads) for name, task in (("isolated", leak), ("not", noop))}

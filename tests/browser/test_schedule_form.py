@@ -72,7 +72,7 @@ def test_arguments_are_filled_in_and_saved_as_json(page):
     page.select_option("#id_call-written", label="PAGE")
     page.fill("#id_call-recipients", '["a@example.org"]')
     save(page)
-    assert page.inner_text(".field-call .errorlist") == "pages: a whole number is wanted, not 'abc'"
+    assert page.inner_text(".field-call .errorlist") == "pages must be a whole number, not 'abc'"
     assert page.input_value("#id_call-pages") == "abc"
     page.fill("#id_call-pages", "20")
     save(page)

@@ -193,7 +193,7 @@ def test_the_page_asks_for_a_time_then_shows_the_points_and_writes_nothing(boss)
     empty = boss.get(url(schedule)).content.decode()
     assert 'type="date"' in empty and 'method="post"' not in empty.split('id="content"')[1]
     page = boss.get(url(schedule), TIME).content.decode()
-    assert "2 runs to order" in page and "2 points are left out" in page
+    assert "2 runs to start" in page and "2 due times are left out" in page
     assert "Tue 2026-03-10 03:00:00 EET" in page and "Tue 2026-03-10 01:00:00" not in page
     assert "2026-03-10 01:00:00" in page
     assert "nothing recorded" in page and "backfilled before" in page
@@ -220,7 +220,7 @@ def test_what_the_page_shows_is_what_its_form_orders(boss, broker):
     response = strict.post(url(schedule), hidden, follow=True)
     assert response.redirect_chain == [(change_url(schedule), 302)]
     assert len(texts(response)) == 1
-    assert "4 runs of “s” are ordered" in texts(response)[0]
+    assert "4 runs of “s” are queued" in texts(response)[0]
     assert f"?schedule__id__exact={schedule.pk}&amp;origin__exact=backfill" in texts(response)[0]
     runs = Run.objects.order_by("due_at")
     points = [(Origin.BACKFILL, DAY + timedelta(hours=hour)) for hour in range(4)]
@@ -237,15 +237,15 @@ def test_what_the_page_shows_is_what_its_form_orders(boss, broker):
 def test_a_time_without_points_offers_no_order(boss):
     schedule = hourly()
     page = boss.get(url(schedule), {**TIME, "end_1": "00:00"}).content.decode()
-    assert 'value="Order 1 run"' in page
+    assert 'value="Start 1 run"' in page
     page = boss.get(url(schedule), {**TIME, "start_1": "00:01", "end_1": "00:59"}).content.decode()
-    assert "0 runs to order" in page and "delayq-plan" in page
-    assert 'value="Order' not in page
+    assert "0 runs to start" in page and "delayq-plan" in page
+    assert 'value="Start' not in page
 
 
 def test_only_the_first_points_are_listed(boss):
     page = boss.get(url(hourly()), {**TIME, "end_1": "23:00"}).content.decode()
-    assert "24 runs to order" in page and "and 14 more" in page
+    assert "24 runs to start" in page and "and 14 more" in page
     assert page.count("nothing recorded") == 10
 
 
@@ -255,7 +255,7 @@ def test_only_the_first_points_are_listed(boss):
         ({"end_0": "2026-03-09"}, "before the start"),
         ({"end_0": ""}, "This field is required."),
         ({"end_0": "soon"}, "valid date"),
-        ({"start_0": "2025-01-01"}, "at most 1000 are ordered at once"),
+        ({"start_0": "2025-01-01"}, "at most 1000 can start at once"),
     ],
 )
 def test_what_cannot_be_ordered_is_said_and_not_ordered(boss, values, told):
@@ -263,13 +263,13 @@ def test_what_cannot_be_ordered_is_said_and_not_ordered(boss, values, told):
     for response in (boss.get(url(schedule), {**TIME, **values}), boss.post(url(schedule), {**TIME, **values})):
         assert response.status_code == 200
         assert told in response.content.decode()
-        assert 'value="Order' not in response.content.decode()
+        assert 'value="Start' not in response.content.decode()
     assert not Run.objects.exists()
 
 
 def test_a_schedule_that_is_edited_between_the_page_and_the_order_is_told(boss):
     schedule = hourly()
-    assert "4 runs to order" in boss.get(url(schedule), TIME).content.decode()
+    assert "4 runs to start" in boss.get(url(schedule), TIME).content.decode()
     Schedule._base_manager.filter(pk=schedule.pk).update(kind="every", cron="", every=timedelta(hours=1))
     Schedule._base_manager.filter(pk=schedule.pk).update(every_from="finish")
     response = boss.post(url(schedule), TIME, follow=True)
@@ -280,4 +280,4 @@ def test_a_schedule_that_is_edited_between_the_page_and_the_order_is_told(boss):
 def test_an_interval_whose_zone_is_gone_from_the_system_can_still_be_backfilled(boss):
     schedule = make(kind="every", cron="", every=timedelta(hours=1), start_at=DAY)
     Schedule._base_manager.update(timezone="Mars/Olympus")
-    assert "4 runs to order" in boss.get(url(schedule), TIME).content.decode()
+    assert "4 runs to start" in boss.get(url(schedule), TIME).content.decode()

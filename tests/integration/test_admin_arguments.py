@@ -118,14 +118,14 @@ def test_who_ticks_the_box_writes_json(boss):
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ({"pages": " 1e3 "}, "pages: a whole number is wanted, not 1000.0"),
-        ({"pages": "9" * 5000}, "pages: a whole number is wanted"),
-        ({"scale": "nan"}, "scale: a number or null is wanted, not 'nan'"),
-        ({"scale": "five"}, "scale: a number or null is wanted, not 'five'"),
-        ({"day": "31.1.2026"}, "day: a date such as 2026-01-31 is wanted, not '31.1.2026'"),
-        ({"day": ""}, "day: this argument is needed"),
-        ({"style": '"Rich"'}, "style: one of 'plain', 'rich' is wanted, not 'Rich'"),
-        ({"draft": "perhaps"}, "draft: true or false is wanted, not 'perhaps'"),
+        ({"pages": " 1e3 "}, "pages must be a whole number, not 1000.0"),
+        ({"pages": "9" * 5000}, "pages must be a whole number, not '9999"),
+        ({"scale": "nan"}, "scale must be a number or null, not 'nan'"),
+        ({"scale": "five"}, "scale must be a number or null, not 'five'"),
+        ({"day": "31.1.2026"}, "day must be a date such as 2026-01-31, not '31.1.2026'"),
+        ({"day": ""}, "day is required"),
+        ({"style": '"Rich"'}, "style must be one of 'plain', 'rich', not 'Rich'"),
+        ({"draft": "perhaps"}, "draft must be true or false, not 'perhaps'"),
         ({"recipients": "a@example.org"}, "recipients: This is not JSON"),
         ({"options": "[" * 60_000}, "options: This cannot be used"),
     ],
@@ -158,7 +158,7 @@ def test_what_is_wrong_beyond_the_inputs_and_with_the_json_is_told_there_too(bos
 def test_inputs_of_another_task_do_not_count(boss):
     schedule = make(task=ADD_TASK, args=[1])
     reply = boss.post(change_url(schedule), sent(boss, schedule) | {"task": REPORT})
-    assert errors(reply)["call"] == ["day: this argument is needed"]
+    assert errors(reply)["call"] == ["day is required"]
     reply = boss.post(change_url(schedule), sent(boss, schedule) | {"task": GATHER})
     assert "written as JSON" in errors(reply)["call"][0]
     assert inputs_of(reply.content.decode()) == {"args": "[]", "kwargs": "{}"}

@@ -223,14 +223,14 @@ def test_restoring_shows_the_difference_asks_overwrites_no_later_edit_and_is_log
     row.cron = "45 9 * * *"
     row.save()
     page = boss.post(address, posted)
-    assert "meanwhile" in texts(page)[0] and "45" in text_of(page)
+    assert "in the meantime; nothing was restored" in texts(page)[0] and "45" in text_of(page)
     assert Schedule.objects.get().cron == "45 9 * * *", "what somebody has changed meanwhile is not overwritten"
     posted = chosen(boss.get(address))
     done = boss.post(address, posted, follow=True)
-    assert "is again as it was" in " ".join(texts(done))
+    assert "“s” is restored." in texts(done)
     assert Schedule.objects.get().cron == "0 9 * * *"
     who, text, changes = events(done)[0]
-    assert who == "u0" and text.startswith("Restored what it was until") and changes[0][0] == "recurrence"
+    assert who == "u0" and text.startswith("Restored the definition of") and changes[0][0] == "recurrence"
     again = boss.post(address, {**posted, "seen": str(Schedule.objects.get().generation)}, follow=True)
     assert "There is nothing to restore." in texts(again)
 
@@ -245,10 +245,10 @@ def test_what_cannot_be_restored_says_why(boss):
     address = restore(row, old)
     page = boss.post(address, chosen(boss.get(address)))
     assert "has passed" in texts(page)[0] and Schedule.objects.get().at == row.at
-    assert "not kept any more" in texts(boss.get(f"{LIST}{row.pk}/restore/?definition=x", follow=True))[0]
+    assert "no longer kept" in texts(boss.get(f"{LIST}{row.pk}/restore/?definition=x", follow=True))[0]
     other = make("other")
     page = boss.get(restore(other, old), follow=True)
-    assert "not kept any more" in texts(page)[0], "it is another one's"
+    assert "no longer kept" in texts(page)[0], "it is another one's"
 
 
 def test_hostile_values_are_escaped(boss):
@@ -294,7 +294,7 @@ def test_a_run_shows_the_definition_that_it_ran_with(boss):
     assert "hunter2" not in page.content.decode() and history(row) in page.content.decode()
     assert "at 09:00" not in text_of(client_for("view_run").get(address))
     Definition.objects.all().delete()
-    assert "Not kept: it was replaced" in text_of(boss.get(address))
+    assert "Not kept: a bulk update or SQL replaced it" in text_of(boss.get(address))
     row.delete()
     assert "Not kept: the schedule was deleted." in text_of(boss.get(address))
 

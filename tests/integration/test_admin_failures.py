@@ -117,7 +117,7 @@ def test_only_the_newest_are_read_and_the_page_says_so(boss, broker, monkeypatch
     assert rows_of(boss.get(PAGE))[0]["group"].is_new
     monkeypatch.setattr(failures, "MOST_READ", 4)
     page = boss.get(PAGE)
-    assert "this is of the newest 4." in page.content.decode()
+    assert "these are the newest 4." in page.content.decode()
     assert rows_of(page)[0]["count"] == 4
     assert not rows_of(page)[0]["group"].is_new, "what is older was not read"
     assert "It is not known which groups are new." in page.content.decode()
@@ -130,7 +130,7 @@ def test_what_is_new_is_known_where_a_day_was_read_in_full(boss, broker, monkeyp
         fail(row, ago, reason)
     monkeypatch.setattr(failures, "MOST_READ", 3)
     page = boss.get(PAGE)
-    assert "of the newest 3." in page.content.decode() and "is not known" not in page.content.decode()
+    assert "are the newest 3." in page.content.decode() and "is not known" not in page.content.decode()
     assert [(row["text"], row["group"].is_new) for row in rows_of(page)] == [("New: x", True), ("Old: x", False)]
 
 
@@ -158,7 +158,7 @@ def test_a_group_that_is_gone_or_hidden_lists_nothing_and_says_so(boss, broker):
     looks = client_for("view_schedule")
     for client, address in ((boss, f"{row['list']}0"), (boss, f"{row['runs']}0"), (looks, row["list"])):
         found = client.get(address)
-        assert not found.context["cl"].queryset.exists() and "no such failures any more" in found.content.decode()
+        assert not found.context["cl"].queryset.exists() and "These failures no longer exist." in found.content.decode()
         assert "KeyError" not in found.content.decode() or client is boss
     assert rows_of(client_for("view_run").get(PAGE))[0]["list"] == ""
 
@@ -261,7 +261,7 @@ def test_dismissing_needs_a_permission_and_a_post(boss, broker):
 def test_a_group_that_is_gone_says_so(boss, broker):
     for name in ("dismiss", "take-back"):
         page = boss.post(f"{PAGE}{'0' * 32}/{name}/", follow=True)
-        assert page.redirect_chain[-1][0].startswith(PAGE) and "no such failures" in texts(page)[0]
+        assert page.redirect_chain[-1][0].startswith(PAGE) and "These failures no longer exist." in texts(page)[0]
     assert not dismissed()
 
 
@@ -274,7 +274,7 @@ def test_a_group_is_run_again_in_the_list_of_its_schedules(boss, broker):
     (row,) = (row for row in rows_of(boss.get(PAGE)) if row["count"] == 4)
     asked = boss.post(row["list"], {"action": "run_now", "_selected_action": [one.pk], "select_across": "1"})
     assert sorted(asked.context["names"]) == ["one", "two"] and not Run.objects.filter(origin="manual").exists()
-    assert texts(boss.post(row["list"], chosen(asked), follow=True)) == ["2 runs are ordered."]
+    assert texts(boss.post(row["list"], chosen(asked), follow=True)) == ["2 runs are queued."]
     assert sorted(Run.objects.filter(origin="manual").values_list("schedule_name", "status")) == [
         ("one", "queued"), ("two", "queued"),
     ]  # fmt: skip
@@ -364,7 +364,7 @@ def test_jobs_are_groups_which_are_retried_or_deleted_in_the_list_of_runs(boss, 
     assert texts(done) == ["1 job is deleted."]
     asked = boss.post(row["runs"], {"action": "retry", "_selected_action": [jobs[1].pk], "select_across": "1"})
     assert len(asked.context["names"]) == 2 and Run.objects.filter(status="failed").count() == 3
-    assert texts(boss.post(row["runs"], chosen(asked), follow=True)) == ["2 jobs are tried again."]
+    assert texts(boss.post(row["runs"], chosen(asked), follow=True)) == ["2 jobs are queued again."]
     assert Run.objects.filter(origin="job", status="queued").count() == 2
 
 

@@ -153,7 +153,7 @@ def test_a_job_that_succeeded_shows_its_result_and_until_when_it_is_kept(viewer)
 def test_all_attempts_are_shown_also_those_of_before_it_was_retried(boss, tmp_path):
     result = tasks.flaky.using(max_attempts=2, backoff=0.001).enqueue(str(tmp_path / "tries"), 9)
     run_burst()
-    assert order(boss, "retry", row(result)) == ["1 job is tried again."]
+    assert order(boss, "retry", row(result)) == ["1 job is queued again."]
     run_burst()
     page = page_of(boss, url(row(result)))
     table = page[page.index("delayq-attempts") :].partition("</table>")[0]
@@ -192,8 +192,8 @@ def test_each_button_asks_first_and_then_does_it(boss):
         assert job.result_id in page_of(boss, url(job, name))
     assert list(Run.objects.order_by("pk").values()) == before
     assert texts(boss.post(url(cancelled, "cancel"), follow=True)) == ["1 job is cancelled."]
-    assert texts(boss.post(url(hurried, "run-now"), follow=True)) == ["1 job waits for its turn now."]
-    assert texts(boss.post(url(retried, "retry"), follow=True)) == ["1 job is tried again."]
+    assert texts(boss.post(url(hurried, "run-now"), follow=True)) == ["1 job waits for a worker now."]
+    assert texts(boss.post(url(retried, "retry"), follow=True)) == ["1 job is queued again."]
     done = boss.post(url(deleted, "delete"), follow=True)
     assert texts(done) == ["1 job is deleted."] and done.redirect_chain[-1][0] == RUNS
     run_burst()
@@ -222,8 +222,8 @@ def test_an_action_of_the_list_asks_first_and_says_what_became_of_each(boss, mon
 
     monkeypatch.setattr(run_actions.store, "cancel", cancels)
     assert sorted(texts(boss.post(RUNS, chosen(asked), follow=True))) == [
-        "1 job stays as it is: a worker has it, so it runs or is about to.",
-        "1 run stays as it is: as it stands now, this cannot be done to it.",
+        "1 job does not change: a worker has it.",
+        "1 run does not change: its state does not permit this.",
         "3 jobs are cancelled.",
     ]
     assert LogEntry.objects.count() == 3
@@ -252,7 +252,7 @@ def test_without_redis_failed_jobs_are_retried_and_deleted_and_nothing_else_is_c
     retried, deleted = make_job(), make_job()
     for action in ("cancel", "run_now"):
         forget_broker()
-        assert "Redis cannot be asked, so 2 jobs stay as they are." in order(boss, action, *waits)[0]
+        assert "Redis does not answer, so 2 jobs do not change." in order(boss, action, *waits)[0]
     assert set(Run.objects.filter(status="queued").values_list("due_at", flat=True)) == {at}
-    assert order(boss, "retry", retried) == ["1 job is tried again."]
+    assert order(boss, "retry", retried) == ["1 job is queued again."]
     assert order(boss, "delete", deleted) == ["1 job is deleted."]

@@ -102,7 +102,7 @@ def test_one_cause_is_one_problem(boss, broker):
     assert "No live worker serves queue default: 1 schedule, run or job of it cannot start." in page
     assert "delayq_worker --queues default" in page and "has been due" not in page, "it is late because of that"
     beat(broker, "default", "mail")
-    assert re.search(r"In queue default something has been due for \d+ (h|min|d),", text_of(boss.get(GLANCE)))
+    assert re.search(r"In queue default an entry has been due for \d+ (h|min|d),", text_of(boss.get(GLANCE)))
 
 
 def test_what_a_person_should_look_at_is_told_with_a_way_there(boss, alive):
@@ -144,9 +144,9 @@ def test_what_seems_stuck_comes_first_and_is_counted(boss, alive):
         "deaf": ["does not stop"], "well": [], "tests.app.tasks.add": ["over its time limit"], "app.gone": [],
     }  # fmt: skip
     assert [row["name"] for row in page.context["runs"]][-2:] == ["well", "app.gone"]
-    assert "7 run now. 5 seem stuck" in text_of(page) and "no limit" in text_of(page)
+    assert "7 are running. 5 seem stuck" in text_of(page) and "no limit" in text_of(page)
     Run.objects.exclude(schedule_id=well.pk).delete()
-    assert "1 runs now. none seems stuck" in text_of(boss.get(NOW))
+    assert "1 is running. none seems stuck" in text_of(boss.get(NOW))
 
 
 def test_without_redis_no_worker_is_called_silent(boss, dead_redis):
@@ -171,7 +171,7 @@ def test_what_waits_is_told_with_why(boss, alive):
     assert "3 at a time" in waits()["default"][2]
     actions.limit("default", None)
     assert waits()["default"][2] == "Its workers are busy."
-    assert "in 1 queue something waits" in text_of(boss.get(NOW)) or "in 2 queues" in text_of(boss.get(NOW))
+    assert "something waits in 1 queue" in text_of(boss.get(NOW)) or "waits in 2 queues" in text_of(boss.get(NOW))
 
 
 def test_what_is_new_comes_before_what_failed_last(boss, broker):
@@ -217,7 +217,7 @@ def test_a_time_alone_names_all_that_did_not_succeed_then(boss, broker):
     assert "overlap: the previous run was still busy" in text and "missed: no worker was free in time" in text
     for _name, address, *_shown in page.context["runs"]:
         assert "skipped" in text_of(boss.get(address)) or "failed" in text_of(boss.get(address))
-    assert "everything succeeded" in text_of(boss.get(ASK, {"at": "2020-01-01 10:00"}))
+    assert "Everything that was due then succeeded" in text_of(boss.get(ASK, {"at": "2020-01-01 10:00"}))
     assert "is not a time" in text_of(boss.get(ASK, {"at": "noon"}))
 
 

@@ -108,7 +108,7 @@ def test_where_redis_is_only_those_are_told_who_may_change_schedules(boss, dead_
 def test_without_a_mirror_it_asks_no_redis(boss, settings):
     settings.DELAYQ = {**settings.DELAYQ, "MIRROR": False}
     page = boss.get(PAGE).content.decode()
-    assert "MIRROR is off" in page and texts(boss.get("/admin/")) == []
+    assert "Redis is not used: the setting MIRROR is False." in page and texts(boss.get("/admin/")) == []
 
 
 def test_a_worker_tells_how_busy_it_is(broker):
@@ -136,7 +136,7 @@ def health(client: Client, url: str = LIST) -> str:
 def test_the_list_says_that_all_is_well_with_the_numbers(boss, well):
     make("a"), make("b")
     shown = health(boss)
-    for text in ("the workers keep up", "1 worker<", "2 entries in Redis", "0 due", "0 running", "differences 0"):
+    for text in ("the workers keep up", "1 worker<", "2 entries in Redis", "0 due", "0 running", "0 differences"):
         assert text in shown
     assert "delayq-problems" not in shown
 
@@ -147,15 +147,15 @@ def test_differences_is_a_number(boss, well):
         name = keys.all_keys(well.config.prefix, well.shard_of(f"s{row.pk}", "default"))[part]
         well.client.delete(name)
     shown = health(boss)
-    assert "differences 1" in shown and "1 problem<" in shown
+    assert "1 difference<" in shown and "1 problem<" in shown
     page = boss.get(change_url(row)).content.decode()
-    assert "differences 1" in page and "delayq_sync" in page
+    assert "1 difference<" in page and "delayq_sync" in page
 
 
 def test_where_there_is_too_much_to_count_it_says_so(boss, well, monkeypatch):
     monkeypatch.setattr("django_delayq.monitoring.database_side.MOST_COUNTED", 1)
     rows = make("a"), make("b")
-    assert "too many entries to count here" in health(boss) and "differences 0" not in health(boss)
+    assert "too many entries to compare here" in health(boss) and "0 differences" not in health(boss)
     assert "differences" not in boss.get(change_url(rows[0])).content.decode()
 
 

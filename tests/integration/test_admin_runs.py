@@ -110,7 +110,7 @@ def test_hostile_and_secret_texts_are_escaped_and_hidden_and_long_ones_cut(viewe
     run = make_run(
         schedule_name=HOSTILE, task=HOSTILE, reason=HOSTILE, worker=HOSTILE, error=f"{HOSTILE}\n{long}\nthe end",
         result={"key": HOSTILE, **half}, status="failed",
-        attempts=[bad, {"number": 2, "started": 10**30, "worker": HOSTILE}],
+        attempts=[bad, attempt(2, started=10**30, worker=HOSTILE)],
     )  # fmt: skip
     for url in (RUNS, f"{RUNS}{run.pk}/change/", f"{RUNS}?schedule__id__exact=7"):
         page = page_of(viewer, url)
@@ -154,7 +154,7 @@ def test_nobody_can_write_the_ledger(boss):
     assert boss.get(f"{RUNS}add/").status_code == 403
     assert boss.post(f"{RUNS}{run.pk}/change/", {"status": "failed"}).status_code == 403
     refused = boss.post(f"{RUNS}{run.pk}/delete/", follow=True)
-    assert texts(refused) == ["1 run stays as it is: as it stands now, this cannot be done to it."]
+    assert texts(refused) == ["1 run does not change: its state does not permit this."]
     assert Run.objects.get().status == "succeeded"
 
 

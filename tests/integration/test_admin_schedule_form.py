@@ -222,7 +222,7 @@ def test_an_edit_over_somebody_elses_edit_is_asked_about_first(boss):
     seen = str(boss.get(change_url(schedule)).context["adminform"].form["seen"].value())
     Schedule.objects.get().pause("incident")
     response = boss.post(change_url(schedule), fields(seen=seen))
-    assert "Somebody changed this schedule" in str(errors(response)["__all__"])
+    assert "Another user changed this schedule while you edited it" in str(errors(response)["__all__"])
     assert not Schedule.objects.get().enabled
     seen = str(response.context["adminform"].form["seen"].value())
     assert boss.post(change_url(schedule), fields(seen=seen)).status_code == 302

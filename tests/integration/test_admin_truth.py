@@ -60,7 +60,7 @@ def test_a_schedule_of_a_paused_queue_waits_in_the_same_words_everywhere(boss, w
         assert "the workers keep up" not in words and "ll is well" not in words, name
     row = boss.get(LIST).content.decode()
     assert ENABLED not in row and "overdue" not in row
-    assert "Does a worker run" not in shown["explain"], "it is the pause"
+    assert "Check that a worker serves" not in shown["explain"], "it is the pause"
     assert "overdue" not in shown["change"] and shown["status"].splitlines()[0] == WAITS
     assert ask()[0] == 0, "what people want is no problem"
     address, why = f"/admin/django_delayq/control/{paused.pk}/change/", f"{LIST}{schedule.pk}/why/"
@@ -173,7 +173,7 @@ def test_why_calls_a_pause_a_pause_and_resumes(boss, broker):
     assert f'<form method="post" action="{resume}">' in shown.content.decode()
     viewer = client_for("view_schedule")
     assert resume not in viewer.get(why).content.decode() and viewer.post(resume).status_code == 403
-    assert "goes on with its next due point" in texts(boss.post(resume, follow=True))[0]
+    assert "continues with its next due time" in texts(boss.post(resume, follow=True))[0]
     shown = page(boss, why)
     assert "has been edited since" not in shown and "It is paused" not in shown
     assert boss.post(change_url(schedule), fields(task="tests.app.tasks.noop")).status_code == 302
@@ -200,4 +200,4 @@ def test_the_history_has_the_tags_of_an_edit_and_restoring_says_that_they_stay(b
         boss.post(change_url(schedule), fields(tags="", description="new"), headers={"accept-language": "de"})
     assert "Tags (mail, nightly → –)" in page(boss, f"{LIST}{schedule.pk}/history/")
     restore = f"{LIST}{schedule.pk}/restore/?definition={schedule.definitions.first().pk}"
-    assert "Its tags, its runs and whether it is paused stay as they are." in page(boss, restore)
+    assert "Its tags, its runs and whether it is paused do not change." in page(boss, restore)

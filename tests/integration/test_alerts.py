@@ -247,7 +247,7 @@ def test_schedules_that_fail_are_broken_or_have_an_unknown_task_are_told_of_by_o
     Schedule._base_manager.filter(pk=unknown.pk).update(task="gone.tasks.send")
     look(2)
     own = [row for row in kinds() if row[1].isdigit()]
-    assert own == [("failing", str(bad.pk)), ("broken", str(broken.pk)), ("unknown_task", str(unknown.pk))]
+    assert own == [("broken", str(broken.pk)), ("failing", str(bad.pk)), ("unknown_task", str(unknown.pk))]
     texts = dict(Alert.objects.values_list("kind", "text"))
     assert "no such zone" in texts["broken"] and "gone.tasks.send" in texts["unknown_task"]
     assert "unknown_tasks" not in texts, "its sum is not told beside it"

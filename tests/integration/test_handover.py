@@ -276,7 +276,7 @@ def test_the_form_offers_the_backends_and_explains_them(boss):
     page = boss.get(ADD).content.decode()
     assert '<option value="" selected>workers of this app</option>' in page
     assert '<option value="letters">letters (AcceptingBackend)</option>' in page
-    assert "as soon as that backend has accepted it" in page and "from -100 to 100" in page
+    assert "as soon as that backend accepts it" in page and "-100 to 100, higher is sooner" in page
     boss.post(ADD, fields(backend="accepting", priority="9"))
     row = Schedule.objects.get()
     assert (row.backend, row.priority) == ("accepting", 9)

@@ -434,7 +434,10 @@ def test_what_is_exported_is_imported_as_it_was_and_once(written):
         ('{"version": 2, "name": "s", "task": "t"}', "of version 2"),
         ('{"version": 1, "name": "s", "task": "t", "colour": 1}', "knows no colour"),
         ('{"version": 1, "name": "s", "task": "t", "args": {}}', "args must be"),
-        ('{"version": 1, "name": "s", "task": "t", "every": "soon"}', "A value does not fit its field: ['“soon” value has"),
+        (
+            '{"version": 1, "name": "s", "task": "t", "every": "soon"}',
+            "A value does not fit its field: ['“soon” value has",
+        ),
         ('{"version": 1, "name": "s", "task": "tests.app.tasks.noop"}', "kind"),
         ('{"version": 1, "name": "s", "task": "tests.app.tasks.noop", "kind": "cron", "cron": 5}', "cron"),
     ],

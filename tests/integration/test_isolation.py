@@ -17,7 +17,7 @@ from django.core.exceptions import ValidationError
 from django_delayq import isolated, ledger
 from django_delayq.calls.commands.process import ProcessDied
 from django_delayq.calls.compat import InvalidTask, task
-from django_delayq.calls.isolation import Isolation, isolation_of
+from django_delayq.calls.isolation import MARK, Isolation
 from django_delayq.exceptions import InvalidArguments, TaskTimeout
 from django_delayq.ledger.rows import RunRow
 from django_delayq.models import Schedule
@@ -53,9 +53,9 @@ def found(number):
 
 
 def test_a_task_says_it_by_a_decorator_above_or_below():
-    assert isolation_of(task(work)) is None
-    assert isolation_of(isolated(task(above))) == Isolation(None)
-    assert isolation_of(task(isolated(memory_mb=512)(below))) == Isolation(512)
+    assert not hasattr(task(work).func, MARK)
+    assert getattr(isolated(task(above)).func, MARK) == Isolation(None)
+    assert getattr(task(isolated(memory_mb=512)(below)).func, MARK) == Isolation(512)
 
 
 def test_a_limit_that_is_none_is_refused():

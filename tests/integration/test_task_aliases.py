@@ -205,7 +205,7 @@ def test_looking_for_them_reads_only_rows_of_unknown_tasks():
 def test_the_admin_marks_a_former_name_and_its_form_keeps_it_or_takes_the_present_one(boss, alias, broker):
     row = make("s", task=OLD, args=[1])
     listed = boss.get(LIST).content.decode()
-    assert f"The task is called {NEW} now" in listed and "task not installed" not in listed
+    assert f"The task is now called {NEW}, according to" in listed and "task missing: does not run" not in listed
     page = boss.get(change_url(row)).content.decode()
     assert f"This is a former name of {NEW}" in page
     assert f'<option value="{OLD}">alias of {NEW}</option>' in page

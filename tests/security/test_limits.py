@@ -72,7 +72,8 @@ def test_a_shorter_interval_than_the_minimum_is_refused(settings, values, field)
     settings.DELAYQ = {**settings.DELAYQ, "MIN_INTERVAL_SECONDS": 30}
     with pytest.raises(ValidationError) as refused:
         schedule(**values)
-    assert "the minimum is 30 s" in refused.value.message_dict[field][0]
+    least = "it must be at least 30 s" if field == "every" else "the minimum is 30 s"
+    assert least in refused.value.message_dict[field][0]
     assert not Schedule.objects.exists()
     schedule(cron="0,30 * * * * *")
 

@@ -30,7 +30,7 @@ def test_what_the_replica_still_has_is_neither_shown_nor_saved_nor_run(broker, b
     assert "old words" not in page
     assert Schedule.objects.defer("description").get().description == "new words"
     form = fields(cron="5 * * * *", seen=str(row.generation))
-    assert "Somebody changed this schedule" in str(errors(boss.post(change_url(row), form)))
+    assert "Another user changed this schedule" in str(errors(boss.post(change_url(row), form)))
     make_due(broker, row)
     run_burst()
     assert Run.objects.get().task == "tests.app.tasks.add"
