@@ -46,7 +46,6 @@ class StateFilter(ChoiceFilter):
         "failing": (_("failing"), lambda rows: rows.failing()),
         "finished": (_("finished"), lambda rows: rows.finished()),
         "broken": (_("broken"), lambda rows: rows.broken()),
-        "unmirrored": (_("not in Redis yet"), lambda rows: rows.unmirrored()),
     }
 
 
@@ -55,7 +54,6 @@ class OutcomeFilter(ChoiceFilter):
     parameter_name = "outcome"
     answers = {
         **{end.value: (end.label, partial(_with_status, end)) for end in Status if not end.is_open},
-        "none": (_("none yet"), lambda rows: rows.exclude(state__last_status__gt="")),
     }
 
 

@@ -65,7 +65,9 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
     list_display_links = None
     list_filter = (("status", IndexedFilter), ("origin", IndexedFilter), ScheduleFilter, ErrorFilter)
     search_fields = ("schedule_name", "task")
-    search_help_text = gettext_lazy("Schedule, task, or id of a job; in a long ledger, schedules and the newest jobs")
+    search_help_text = gettext_lazy(
+        "Schedule, task, or id of a job; in a long list, the beginning of a schedule's name, or the newest jobs"
+    )
     hidden_columns = ("result", "attempts", "outputs", "call", "options", "unique_key")
     sortable_by = ()
 
@@ -91,7 +93,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
             return queryset.filter(pk=wanted[0], token=wanted[1]), False
         if not text or not is_long(self.get_queryset(request)):
             return super().get_search_results(request, queryset, search_term)
-        schedules = Schedule.objects.order_by().filter(Q(name__icontains=text) | Q(task__icontains=text))
+        schedules = Schedule.objects.order_by().filter(name__startswith=text)
         pks = list(schedules.values_list("pk", flat=True)[: MOST_FOUND + 1])
         if len(pks) > MOST_FOUND:
             note = _("More than %(count)d schedules match “%(text)s”: not listed. Type more of the name.")

@@ -8,6 +8,7 @@ from django.contrib.admin.utils import flatten, flatten_fieldsets
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
@@ -22,7 +23,7 @@ from ..models import Run, Schedule, explain_wait
 from ..models.differences import FIELDS
 from ..models.kept import SWITCH_FIELDS
 from . import display, glance
-from .base import Column, column
+from .base import Column, column, is_long
 from .failure_groups import ErrorFilter
 from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, TaskFilter, UsedQueueFilter
 from .forms import ScheduleForm, task_choices, zones
@@ -64,7 +65,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     list_per_page = 50  # as in the other lists; a row costs about 1 ms, and a query of its newest runs
     list_select_related = ("state",)
     search_fields = ("name", "task", "description")
-    search_help_text = gettext_lazy("Name, task or description")
+    search_help_text = gettext_lazy("Name, task or description; in a long list the beginning of a name")
     hidden_columns = ("args", "kwargs")
     radio_fields = {"kind": admin.HORIZONTAL}
     readonly_fields = ("about_task", "upcoming")
@@ -86,6 +87,22 @@ class ScheduleAdmin(HistoryPage, WhyPage):
 
     class Media:
         js = ("django_delayq/schedule_form.js",)
+
+    def get_sortable_by(self, request: HttpRequest) -> Any:
+        """Return the columns that have an index; those of a short list need none."""
+        return ("shown_name",) if is_long(Schedule.objects.all()) else super().get_sortable_by(request)
+
+    def get_ordering(self, request: HttpRequest) -> Any:
+        """Return the name; in a long list filtered by state or outcome, the key, as their indexes are sorted."""
+        is_narrowed = not {StateFilter.parameter_name, OutcomeFilter.parameter_name}.isdisjoint(request.GET)
+        return ("pk",) if is_narrowed and is_long(Schedule.objects.all()) else super().get_ordering(request)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        if search_term and is_long(Schedule.objects.all()):
+            return queryset.filter(name__startswith=search_term.strip()), False
+        return super().get_search_results(request, queryset, search_term)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return glance.ScheduleChangeList

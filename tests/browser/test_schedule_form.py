@@ -121,7 +121,7 @@ def test_cron_is_told_in_words_as_it_is_typed_and_what_is_meant_is_offered(page)
     page.fill("#id_cron", "every weekday at 9")
     wait_for(page, "#delayq-upcoming", "'every weekday at 9'")
     assert "Did you mean 0 9 * * 1-5: at 09:00, Monday to Friday?" in page.inner_text("#delayq-upcoming")
-    page.click("text=Take 0 9 * * 1-5")
+    page.click("text=Use 0 9 * * 1-5")
     assert page.input_value("#id_cron") == "0 9 * * 1-5"
     wait_for(page, "#delayq-upcoming", "t 09:00, Monday to Friday")
 
@@ -136,10 +136,10 @@ def test_the_form_can_be_read_with_inputs_errors_and_an_offer(broker, chromium, 
         choose(page, REPORT)
         page.fill("#id_call-pages", "abc")
         page.fill("#id_cron", "on the 1st at noon")
-        wait_for(page, "#delayq-upcoming", "Take 0 12 1 * *")
+        wait_for(page, "#delayq-upcoming", "Use 0 12 1 * *")
         page.evaluate("document.getElementById('schedule_form').noValidate = true")
         save(page)
-        wait_for(page, "#delayq-upcoming", "Take 0 12 1 * *")
+        wait_for(page, "#delayq-upcoming", "Use 0 12 1 * *")
         across = look_at(page, f"form-{size}-{scheme}")
         assert (across <= 0, violations(page).keys() - stock, said) == (True, set(), [])
 

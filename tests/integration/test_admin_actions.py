@@ -273,7 +273,7 @@ def test_a_schedule_that_is_edited_between_the_page_and_the_order_is_told(boss):
     Schedule._base_manager.filter(pk=schedule.pk).update(kind="every", cron="", every=timedelta(hours=1))
     Schedule._base_manager.filter(pk=schedule.pk).update(every_from="finish")
     response = boss.post(url(schedule), TIME, follow=True)
-    assert "Use Run now" in response.content.decode()
+    assert "Use “Run now”." in response.content.decode()
     assert not Run.objects.exists()
 
 

@@ -160,7 +160,7 @@ def test_inputs_of_another_task_do_not_count(boss):
     reply = boss.post(change_url(schedule), sent(boss, schedule) | {"task": REPORT})
     assert errors(reply)["call"] == ["day is required"]
     reply = boss.post(change_url(schedule), sent(boss, schedule) | {"task": GATHER})
-    assert "written as JSON" in errors(reply)["call"][0]
+    assert errors(reply)["call"][0] == "Write the arguments of this task as JSON below."
     assert inputs_of(reply.content.decode()) == {"args": "[]", "kwargs": "{}"}
     assert call_of(schedule) == ([1], {})
 

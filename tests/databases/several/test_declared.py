@@ -29,7 +29,7 @@ def test_a_sync_and_the_admin_stay_on_the_primary(code, boss, broker):
     call_command("delayq_sync", verbosity=0)
     assert (Schedule.objects.get().cron, Schedule.objects.get().max_attempts) == ("0 10 * * *", 2)
     assert "in the code" in boss.get(LIST).content.decode()
-    assert "owns all but" in boss.get(change_url(row)).content.decode()
+    assert "owns all fields except enabled, its reason and the tags" in boss.get(change_url(row)).content.decode()
     code.says()
     declared.sync()
     assert not Schedule.objects.get().enabled

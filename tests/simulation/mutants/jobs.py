@@ -38,7 +38,7 @@ JOBS = (
     ),
     mutant(
         "norowincarn", "an outcome is not written to another row", "ledger.recording:change",
-        "elif stands == item.seen:", "elif item.seen and stands[:4] == item.seen[:4]:",
+        "elif current == item.seen:", "elif item.seen and current[:4] == item.seen[:4]:",
         hj.executed_for_another_row, "J an outcome of a job that nobody wants",
     ),
     mutant(

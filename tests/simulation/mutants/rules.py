@@ -98,7 +98,7 @@ RULES = (
     ),
     mutant(
         "nocas", "R3 a row is updated only as it was read", "ledger.recording:change",
-        "elif stands == item.seen:", "elif True:",
+        "elif current == item.seen:", "elif True:",
         hl.overtaken_after_a_retry, "I",
     ),
     mutant(
@@ -226,10 +226,10 @@ RULES = (
         h.edited_when_due, "I1 a due point without a row",
     ),
     mutant(
-        "forgetsettle", "what Redis did not take is settled later", "worker.recorder:Recorder._settle",
+        "forgetsettle", "what Redis did not take is settled later", "worker.recorder:Recorder.flush",
         "for shard, entries in list(self._unsettled.items()):",
         "for shard, entries in [(shard, self._unsettled.pop(shard)) for shard in list(self._unsettled)]:\n"
-        "        self._unsettled[shard] = []",
+        "            self._unsettled[shard] = []",
         h.settled_later, "R3 what was recorded is not settled",
     ),
     mutant(
