@@ -90,17 +90,17 @@ class ScheduleAdmin(HistoryPage, WhyPage):
 
     def get_sortable_by(self, request: HttpRequest) -> Any:
         """Return the columns that have an index; those of a short list need none."""
-        return ("shown_name",) if is_long(Schedule.objects.all()) else super().get_sortable_by(request)
+        return ("shown_name",) if _is_long(request) else super().get_sortable_by(request)
 
     def get_ordering(self, request: HttpRequest) -> Any:
         """Return the name; in a long list filtered by state or outcome, the key, as their indexes are sorted."""
         is_narrowed = not {StateFilter.parameter_name, OutcomeFilter.parameter_name}.isdisjoint(request.GET)
-        return ("pk",) if is_narrowed and is_long(Schedule.objects.all()) else super().get_ordering(request)
+        return ("pk",) if is_narrowed and _is_long(request) else super().get_ordering(request)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        if search_term and is_long(Schedule.objects.all()):
+        if search_term and _is_long(request):
             return queryset.filter(name__startswith=search_term.strip()), False
         return super().get_search_results(request, queryset, search_term)
 
@@ -241,6 +241,13 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         obj.changed_by = request.user.get_username()
         super().save_model(request, obj, form, change)
         transaction.on_commit(partial(_report_unmirrored, request, obj), using=obj._state.db, robust=True)
+
+
+def _is_long(request: Any) -> bool:
+    """Return whether there are many schedules. Queries once per request."""
+    if not hasattr(request, "delayq_is_long"):
+        request.delayq_is_long = is_long(Schedule.objects.all())
+    return bool(request.delayq_is_long)
 
 
 def _replace(field: Any, shown: dict[str, Any]) -> Any:
