@@ -51,7 +51,7 @@ def test_the_list_and_its_filters_show_the_primary(boss, query):
 def test_buttons_and_actions_change_the_primary(broker, boss):
     row = make(cron=DAILY_CRON)
     url = f"{LIST}{row.pk}"
-    assert any("1 run of “s” is queued" in text for text in texts(posted(boss, f"{url}/run-now/")))
+    assert any("“s” runs once more" in text for text in texts(posted(boss, f"{url}/run-now/")))
     posted(boss, f"{url}/pause/", {"reason": "stocktaking"})
     assert b"stocktaking" in boss.get(LIST).content
     posted(boss, f"{url}/resume/")
