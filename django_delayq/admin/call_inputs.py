@@ -48,11 +48,11 @@ def parse_json(text: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Call:
+class TypedCall:
     args: list[Any]
     kwargs: dict[str, Any]
 
-    def same(self, other: "Call | None") -> bool:
+    def same(self, other: "TypedCall | None") -> bool:
         """Compare as JSON, because in Python 1 equals True and 1.0."""
         written, others = (json.dumps(each and [each.args, each.kwargs], sort_keys=True) for each in (self, other))
         return written == others
@@ -133,7 +133,7 @@ class CallInputs(forms.Form):
             self.fields[each.name] = ValueField(each, hints.get(each.name, Any))
 
     @classmethod
-    def showing(cls, task: AnyTask, call: Call) -> Self | None:
+    def showing(cls, task: AnyTask, call: TypedCall) -> Self | None:
         empty = cls(task, len(call.args))
         positional = [each.name for each in empty.parameters if each.kind <= Parameter.POSITIONAL_OR_KEYWORD]
         values = dict(zip(positional, call.args, strict=False)) | call.kwargs
@@ -142,10 +142,10 @@ class CallInputs(forms.Form):
         found = cls(task, len(call.args), texts)
         return found if call.same(found.call()) else None
 
-    def call(self) -> Call | None:
+    def call(self) -> TypedCall | None:
         if not self.is_valid():
             return None
-        call = Call([], {})
+        call = TypedCall([], {})
         for index, each in enumerate(self.parameters):
             value = self.cleaned_data[each.name]
             if value is Parameter.empty:
@@ -196,11 +196,11 @@ class CallJSON(forms.Form):
     )
 
     @classmethod
-    def showing(cls, call: Call) -> Self:
+    def showing(cls, call: TypedCall) -> Self:
         return cls({name: pretty_json(value) for name, value in vars(call).items()})
 
-    def call(self) -> Call | None:
-        return Call(**self.cleaned_data) if self.is_valid() else None
+    def call(self) -> TypedCall | None:
+        return TypedCall(**self.cleaned_data) if self.is_valid() else None
 
     def problems(self) -> list[str]:
         if self.fields.keys().isdisjoint(self.data):
@@ -218,8 +218,8 @@ class CallWidget(forms.Widget):
     #: Whether inputs were submitted with the box ticked.
     is_switched = False
 
-    def settle(self, path: str, stored: Call, data: Mapping[str, Any] | None) -> None:
-        self.path, task, call = path, registry.find_task(path), cast(Call | None, stored)
+    def settle(self, path: str, stored: TypedCall, data: Mapping[str, Any] | None) -> None:
+        self.path, task, call = path, registry.find_task(path), cast(TypedCall | None, stored)
         parameters = [] if task is None else list(registry.signature(task).parameters.values())
         fits = isinstance(stored.args, list) and isinstance(stored.kwargs, dict)
         has_inputs = task is not None and fits and all(each.kind not in _VARIABLE for each in parameters)
@@ -236,7 +236,7 @@ class CallWidget(forms.Widget):
             inputs = None if as_json else CallInputs.showing(cast(AnyTask, task), call)
             self.shown = inputs or CallJSON.showing(call)
 
-    def value_from_datadict(self, data: Any, files: Any, name: str) -> Call | None:
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> TypedCall | None:
         return self.sent.call()
 
     def id_for_label(self, id_: Any) -> str:
@@ -253,7 +253,7 @@ class CallWidget(forms.Widget):
 class CallField(forms.Field):
     widget = CallWidget
 
-    def clean(self, value: Any) -> Call:
+    def clean(self, value: Any) -> TypedCall:
         widget = cast(CallWidget, self.widget)
         if widget.is_switched:
             raise ValidationError(_("Nothing is saved yet: check the JSON, then save again."))
@@ -262,7 +262,7 @@ class CallField(forms.Field):
             widget.shown = widget.sent
         if problems:
             raise ValidationError([*problems])
-        return cast(Call, value)
+        return cast(TypedCall, value)
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        return not cast(Call, initial).same(data)
+        return not cast(TypedCall, initial).same(data)

@@ -91,7 +91,7 @@ class UsedQueueFilter(UsedFilter):
     parameter_name = "queue"
 
 
-class TaskFilter(UsedFilter):
+class UsedTaskFilter(UsedFilter):
     title = _("task")
     parameter_name = "task"
 

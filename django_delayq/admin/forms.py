@@ -21,7 +21,7 @@ from ..exceptions import InvalidRecurrence
 from ..models import Schedule, read_tags
 from ..recurrence import parse_every
 from ..recurrence.zone import get_zone
-from .call_inputs import Call, CallField
+from .call_inputs import CallField, TypedCall
 
 
 @cache
@@ -164,7 +164,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
                 for name in fields.keys() & INSTANTS:  # read and shown in the typed zone, or the stored one
                     fields[name].zone = zone
         if "task" in fields:  # otherwise the field is read-only
-            self.initial["call"] = stored = Call(schedule.args, schedule.kwargs)
+            self.initial["call"] = stored = TypedCall(schedule.args, schedule.kwargs)
             path = str(self["task"].value() or "")
             fields["call"].widget.settle(path, stored, self.data if self.is_bound else None)
 

@@ -28,14 +28,14 @@ from ..recurrence.point import utcnow
 from . import charts, display, glance
 from .asking import AskPage
 from .base import ReadOnlyAdmin, ScheduleViewerAdmin
-from .coming import ComingPage
+from .coming_page import ComingPage
 from .now import NowPage
 
 #: Minutes over which rates are averaged.
 RATE_MINUTES = 5
 
 
-class Span(NamedTuple):
+class ChartSpan(NamedTuple):
     """A period of `number` steps of `minutes` each; `written` is the time format of a step."""
 
     label: Any
@@ -45,9 +45,9 @@ class Span(NamedTuple):
 
 
 SPANS = {
-    "1h": Span(gettext_lazy("1 hour"), 1, 60, "%H:%M"),
-    "24h": Span(gettext_lazy("24 hours"), 30, 48, "%H:%M"),
-    "7d": Span(gettext_lazy("7 days"), 240, 42, "%a %H:%M"),
+    "1h": ChartSpan(gettext_lazy("1 hour"), 1, 60, "%H:%M"),
+    "24h": ChartSpan(gettext_lazy("24 hours"), 30, 48, "%H:%M"),
+    "7d": ChartSpan(gettext_lazy("7 days"), 240, 42, "%a %H:%M"),
 }
 KINDS = {"points": gettext_lazy("Scheduled runs"), "jobs": gettext_lazy("Jobs")}
 #: Series of a chart, from the bottom: tone and label.
@@ -157,7 +157,7 @@ def _headline(snapshot: Snapshot) -> tuple[str, str]:
     return ("", "") if list_remarks(snapshot.problems) else ("quiet", _("the workers keep up"))
 
 
-def _charts(span: Span, snapshot: Snapshot, *, complete: bool) -> Iterator[dict[str, Any]]:
+def _charts(span: ChartSpan, snapshot: Snapshot, *, complete: bool) -> Iterator[dict[str, Any]]:
     """Yield each chart's data and table, newest first. Unless `complete`, Redis has later counts: zero is unknown."""
     step = timedelta(minutes=span.minutes)
     start = timezone.localtime(utcnow()).replace(hour=0, minute=0, second=0, microsecond=0)

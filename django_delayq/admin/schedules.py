@@ -25,7 +25,7 @@ from ..models.kept import SWITCH_FIELDS
 from . import display, glance
 from .base import Column, column, is_long
 from .failure_groups import ErrorFilter
-from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, TaskFilter, UsedQueueFilter
+from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, UsedQueueFilter, UsedTaskFilter
 from .forms import ScheduleForm, task_choices, zones
 from .schedule_history import HistoryPage
 from .upcoming import render_task, render_upcoming
@@ -60,7 +60,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     form = ScheduleForm
     list_display = ("shown_name", "shown_state", "shown_recurrence", "shown_next_due", "shown_outcome")
     list_filter = (
-        StateFilter, OutcomeFilter, UsedQueueFilter, TagFilter, TaskFilter, "kind", OriginFilter, ErrorFilter,
+        StateFilter, OutcomeFilter, UsedQueueFilter, TagFilter, UsedTaskFilter, "kind", OriginFilter, ErrorFilter,
     )  # fmt: skip
     list_per_page = 50  # as in the other lists; a row costs about 1 ms, and a query of its newest runs
     list_select_related = ("state",)

@@ -1,11 +1,11 @@
 """The last output of each execution (logs, stdout, stderr), kept in memory until its outcome is recorded. Pure.
 
-Note [Output is captured by context]
+Note [CapturedOutput is captured by context]
 A handler of the root logger and replacements of `sys.stdout` and `sys.stderr` copy what code in the context of an
 execution writes, also in its coroutines and threads with a copy of the context, and pass it on. Not captured: loggers
 that do not propagate, and output to the file descriptor (child processes, C code) or a stream saved earlier.
 
-Note [Output that cannot be written is dropped]
+Note [CapturedOutput that cannot be written is dropped]
 A worker's standard output may be closed, full, or a pipe without a reader. Then each `print` of a task would raise. So
 the streams are replaced even if nothing is captured. Captured output is kept in any case.
 """
@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 from .side_channels import Guard
 
-#: Extra characters that are kept, because the first line may be cut: see `Output.end`.
+#: Extra characters that are kept, because the first line may be cut: see `CapturedOutput.end`.
 MARGIN = 4096
 #: Calls a writing function with a text, now or later.
 Put = Callable[[Callable[[str], object], str], object]
@@ -32,7 +32,7 @@ _formatter.converter = time.gmtime
 most = 0
 
 
-class Output:
+class CapturedOutput:
     """The last texts of one execution, whole: `most` characters or a little more. 0 keeps nothing.
 
     A `TaskTimeout` in between leaves no lock locked (`with` on a lock of C does not), and drops nothing.
@@ -66,14 +66,14 @@ class Output:
 
 
 #: The output of the execution in whose context the code runs.
-current: ContextVar[Output | None] = ContextVar("delayq_output", default=None)
+current: ContextVar[CapturedOutput | None] = ContextVar("delayq_output", default=None)
 
 
 @contextmanager
 def capture_output(most_bytes: int, put: Put = lambda write, text: write(text)) -> Iterator[None]:
     """Capture the output of this process' tasks, the last `most_bytes` of each; 0 captures nothing.
 
-    See Notes [Output is captured by context] and [Output that cannot be written is dropped].
+    See Notes [CapturedOutput is captured by context] and [CapturedOutput that cannot be written is dropped].
     """
     global most
     before, handler = most, _CaptureHandler()

@@ -50,7 +50,7 @@ class OldRun(NamedTuple):
         return self.origin != Origin.MANUAL
 
 
-class Rule(NamedTuple):
+class KeepRule(NamedTuple):
     """What is pruned of a schedule: outcomes that ended before these instants, except the `newest` rows."""
 
     before: Mapping[str, datetime] = {}
@@ -70,17 +70,17 @@ class Rule(NamedTuple):
         return 0.0 if before >= now - YOUNG else (before - run.finished_at).total_seconds()
 
 
-def rule_of(keep: str, keep_last: int | None, now: datetime) -> Rule:
+def rule_of(keep: str, keep_last: int | None, now: datetime) -> KeepRule:
     """Return the rule for these values of `keep` and `keep_last`; '' and None for a deleted schedule."""
     config = conf.get_config()
     days = {outcome: config.days_kept(outcome) for outcome in sorted(OUTCOMES)}
     before = {outcome: now - timedelta(days=kept) for outcome, kept in days.items() if kept is not None}
     if keep == Schedule.Keep.FAILURES:
-        return Rule(before | dict.fromkeys(("succeeded", "skipped"), now - YOUNG))
+        return KeepRule(before | dict.fromkeys(("succeeded", "skipped"), now - YOUNG))
     newest = 1 if keep == Schedule.Keep.NONE else keep_last if keep == Schedule.Keep.LAST else None
     if newest:
-        return Rule(dict.fromkeys(OUTCOMES, now - YOUNG), newest)
-    return Rule() if keep else Rule(before)  # also for unknown or missing values, as SQL may write them
+        return KeepRule(dict.fromkeys(OUTCOMES, now - YOUNG), newest)
+    return KeepRule() if keep else KeepRule(before)  # also for unknown or missing values, as SQL may write them
 
 
 #: Maximum rows per query and per transaction; maximum schedules per batch.
@@ -89,7 +89,7 @@ LAST_KEY = 2**63 - 1
 
 
 class Batch(NamedTuple):
-    """Rows to be pruned. After them, schedules up to the key `done` are finished. `late`: see `Rule.late`."""
+    """Rows to be pruned. After them, schedules up to the key `done` are finished. `late`: see `KeepRule.late`."""
 
     rows: list[OldRun]
     done: int
@@ -120,7 +120,7 @@ def find_prunable(now: datetime, after: int = 0) -> Iterator[Batch]:
     yield Batch(found, LAST_KEY, late)
 
 
-def _walk(now: datetime, after: int) -> Iterator[tuple[int, Rule, Iterator[list[OldRun]]]]:
+def _walk(now: datetime, after: int) -> Iterator[tuple[int, KeepRule, Iterator[list[OldRun]]]]:
     runs = _runs().order_by("schedule_id", "due_at", "origin").values_list("schedule_id", "due_at")
     keeps = Schedule._base_manager.using(database()).values_list("keep", "keep_last")
     while oldest := runs.filter(schedule_id__gt=after).first():
@@ -131,7 +131,7 @@ def _walk(now: datetime, after: int) -> Iterator[tuple[int, Rule, Iterator[list[
         yield after, rule, _pages(after, rule, deleted=stored is None) if aged else iter(())
 
 
-def _pages(schedule: int, rule: Rule, *, deleted: bool) -> Iterator[list[OldRun]]:
+def _pages(schedule: int, rule: KeepRule, *, deleted: bool) -> Iterator[list[OldRun]]:
     rows = _runs().filter(rule.aged, schedule_id=schedule).order_by("due_at", "origin")
     decided = _runs().filter(schedule_id=schedule, status__in=sorted(OUTCOMES)).order_by("-due_at", "-origin")
     if rule.newest:

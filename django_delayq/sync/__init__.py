@@ -7,12 +7,12 @@ from .pages import PAGE
 from .read import read_wanted
 from .rebuild import find_unbuilt, rebuild
 from .runs import forget_run, move_run, put_runs
-from .sweep import Differences, Report, adopt, count_differences, delta_sweep, full_sweep, sweep_if_due, sweep_now
+from .sweep import Differences, SweepReport, adopt, count_differences, delta_sweep, full_sweep, sweep_if_due, sweep_now
 from .switch import LIVE_SECONDS, take_layout
 from .write import sync
 
 __all__ = [
-    "LIVE_SECONDS", "PAGE", "Differences", "Report", "adopt", "check_layout", "check_release", "count_differences",
+    "LIVE_SECONDS", "PAGE", "Differences", "SweepReport", "adopt", "check_layout", "check_release", "count_differences",
     "delta_sweep", "find_unbuilt", "fingerprint", "follow_after_commit", "forget_run", "full_sweep", "last_key",
     "move_now", "move_run", "own_layout", "put_after_commit", "put_missing", "put_now", "put_runs", "read_entries",
     "read_wanted", "rebuild", "sweep_if_due", "sweep_now", "sync", "take_layout",

@@ -38,7 +38,7 @@ GoOn = Callable[[int], bool]
 
 
 @dataclass(slots=True)
-class Report:
+class SweepReport:
     """The changes of a full sweep, or those a dry run would make, one line each. `done`: not interrupted."""
 
     checked: int = 0
@@ -81,9 +81,9 @@ def _mirror_edits(broker: Broker, pks: Sequence[int]) -> int:
     return len(pks) - len(rows.read(pks, unmirrored))
 
 
-def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: GoOn = lambda checked: True) -> Report:
+def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: GoOn = lambda checked: True) -> SweepReport:
     """Compare everything with Redis, correct what differs, build flushed shards; end if `go_on(checked)` is False."""
-    report = Report()
+    report = SweepReport()
     build = Build(broker, [] if dry_run else broker.shards())
     for checked, lines in sweep_pages(broker, dry_run=dry_run):
         report.checked += checked
@@ -143,7 +143,7 @@ def read_last(broker: Broker) -> LastSweep | None:
         return None
 
 
-def sweep_if_due(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report | None:
+def sweep_if_due(broker: Broker, *, go_on: GoOn = lambda checked: True) -> SweepReport | None:
     """Make a full sweep if one is due; otherwise return None. See Note [When a full sweep is due]."""
     last = read_last(broker)
     known = last is not None and (last.database, last.run_ids) == (fingerprint(), broker.run_ids())
@@ -153,7 +153,7 @@ def sweep_if_due(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Repor
     return sweep_now(broker, go_on=go_on)
 
 
-def sweep_now(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report:
+def sweep_now(broker: Broker, *, go_on: GoOn = lambda checked: True) -> SweepReport:
     """Make a full sweep, even if a worker is making one, and record it if it completes."""
     run_ids = broker.run_ids()
     report = full_sweep(broker, go_on=go_on)
@@ -162,7 +162,7 @@ def sweep_now(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report:
     return report
 
 
-def adopt(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Report:
+def adopt(broker: Broker, *, go_on: GoOn = lambda checked: True) -> SweepReport:
     """Take the prefix over for this database, whatever its former owner. Workers of the other database end within 30 s,
     and cannot settle what they still execute; what workers of this one execute may be executed again.
     """

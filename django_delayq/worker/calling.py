@@ -70,7 +70,7 @@ def perform(
     """
     held.executed = True
     began, process = time.perf_counter(), os.getpid()
-    held.output = capture.Output(capture.most) if capture.most else None
+    held.output = capture.CapturedOutput(capture.most) if capture.most else None
     token = capture.current.set(held.output)
     limit = math.inf if held.limit is None else held.limit
     ended = timeouts.run(call, held, limit, interrupt=interrupt, spare_seconds=spare_seconds)
@@ -177,7 +177,7 @@ def take_result(value: Any, most: int, *, is_job: bool) -> tuple[Any, BaseExcept
     return {"not stored": f"The result is not plain JSON: {reason}"[:MAX_TITLE_CHARS]}, None
 
 
-class Failure(NamedTuple):
+class FormattedError(NamedTuple):
     """A formatted error without the secrets of the call; `error` is the exception to log, or a substitute."""
 
     path: str
@@ -186,7 +186,7 @@ class Failure(NamedTuple):
     error: BaseException
 
 
-def describe(error: BaseException, call: ScheduleRow | Call, trace: str = "") -> Failure:
+def describe(error: BaseException, call: ScheduleRow | Call, trace: str = "") -> FormattedError:
     """Format an error that ended a call; `trace` replaces its traceback. Every database can store the texts."""
 
     def format_or(make: Callable[[], str], otherwise: str) -> str:
@@ -201,7 +201,7 @@ def describe(error: BaseException, call: ScheduleRow | Call, trace: str = "") ->
     if not text:
         where = format_or(lambda: "".join(traceback.format_tb(error.__traceback__)), "")
         text, error = f"{where}{path}, which cannot be formatted.\n", DelayQError(f"{path}, which cannot be formatted")
-    return Failure(path, title, text[-MAX_ERROR_CHARS:], error)
+    return FormattedError(path, title, text[-MAX_ERROR_CHARS:], error)
 
 
 def _reason_of(error: BaseException, call: ScheduleRow | Call) -> str:

@@ -24,9 +24,9 @@ from ..ledger import HeldBack
 from ..recurrence.point import utcnow
 from ..sync.layout import ForeignLayout
 from .held import AGAIN_MS, Lease, Verdicts
-from .isolation import REFUSED_MS, Isolation
 from .recorder import Recorder
 from .slots import Slots
+from .suspects import REFUSED_MS, Suspects
 from .trouble import Backoff, Delays
 from .upkeep import Upkeep
 
@@ -95,7 +95,7 @@ class Dispatcher:
         self.recorder, self.slots, self.controls = recorder, slots, controls
         self.trip, self.keeper = recorder.trip, recorder.keeper
         self.trouble, self.timers = recorder.trouble, recorder.timers
-        self.isolation = Isolation(recorder, max_reclaims=max_reclaims)
+        self.isolation = Suspects(recorder, max_reclaims=max_reclaims)
         self._taken_over: deque[Lease] = deque()  # to start as slots become free, see `go_on`
         self._unknown = Delays(UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS)
 
@@ -150,7 +150,7 @@ class Dispatcher:
         """Return the suspects to start at once. A take-over waits for a free slot: only executions are counted."""
         at_once: list[Lease] = []
         for held in suspects:
-            if self.isolation.concerns(held):  # see `isolation.py`, Note [Alone]
+            if self.isolation.concerns(held):  # see `suspects.py`, Note [Alone]
                 self.isolation.add(held)
             elif held.take_overs:
                 self._taken_over.append(held)

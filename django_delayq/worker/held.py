@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import Error
 
 from ..calls import Call, side_channels, tracing
-from ..calls.capture import Output
+from ..calls.capture import CapturedOutput
 from ..calls.compat import AnyTask
 from ..exceptions import BrokerError
 from ..index import Entry, Settlement, Shard
@@ -28,7 +28,7 @@ from ..signals import lease_lost
 from .announcing import labels_of
 
 if TYPE_CHECKING:
-    from .calling import Failure
+    from .calling import FormattedError
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -77,7 +77,7 @@ class Lease:
     take_overs: int = 0
     executed: bool = False
     seconds: float = 0.0
-    output: Output | None = None
+    output: CapturedOutput | None = None
     #: True if the task did not end after its hard timeout, so that its thread is lost.
     hung: bool = False
     #: True once the lease is lost or the task was given up.
@@ -85,7 +85,7 @@ class Lease:
     #: The user who stopped the task while it ran, '' if not known; None if it was not stopped.
     stopped_by: str | None = None
     interrupt: Callable[[], object] | None = None
-    failure: "Failure | None" = None
+    failure: "FormattedError | None" = None
     span: Any = None
 
     #: Monotonic second at which its row was first found locked, 0 for never; whether the log has reported it.

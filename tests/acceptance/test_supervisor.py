@@ -12,7 +12,7 @@ import pytest
 
 from django_delayq.models import Run, Schedule
 from django_delayq.worker.options import RECYCLE
-from django_delayq.worker.processes.signals import VARIABLE, Parent
+from django_delayq.worker.processes.shutdown import VARIABLE, Parent
 from tests.acceptance.processes import (
     alive,
     due_now,

@@ -9,7 +9,7 @@ import pytest
 from django_delayq.models import Run
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
-from django_delayq.worker.processes.signals import VARIABLE, WorkerSignals
+from django_delayq.worker.processes.shutdown import VARIABLE, WorkerSignals
 from tests.acceptance.processes import alive, due_now, environment, processes_of, stop, wait_for_workers
 from tests.acceptance.support import PATIENCE_SECONDS, lines, output_of, wait_until, worker
 

@@ -184,7 +184,7 @@ def test_f44_more_memory_than_it_may_have_is_an_error(worker):
 def test_f44_a_process_that_ends_is_a_failure_that_says_how(worker, how, reason):
     run = outcome(point("end", how, max_attempts=2, backoff=timedelta(0)))
     assert (run.status, run.attempt, run.reclaims) == ("failed", 2, 0)
-    died = "django_delayq.calls.commands.process.ProcessDied"
+    died = "django_delayq.calls.commands.child.ProcessDied"
     assert run.reason == f"{died}: The process of the task ended {reason}, before the task did."
     assert "about to end" in run.error
     assert ("in end" in run.error) == (how == "segfault"), "where it was"

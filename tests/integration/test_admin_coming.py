@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_delayq.admin import coming as pages
+from django_delayq.admin import coming_page as pages
 from django_delayq.models import Condition, Schedule, ScheduleState
 from django_delayq.monitoring import coming
 from tests.integration.admin_pages import HOSTILE, change_url, make

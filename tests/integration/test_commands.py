@@ -15,7 +15,7 @@ from django.core.management import BaseCommand
 from django_delayq.calls import registry
 from django_delayq.calls.capture import capture_output
 from django_delayq.calls.commands import command_words
-from django_delayq.calls.commands.process import Process, _program
+from django_delayq.calls.commands.child import Process, _program
 from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.models import Run, Schedule
 from tests.acceptance.processes import alive
@@ -149,9 +149,7 @@ def test_an_exit_status_fails_with_the_last_lines_of_stderr(broker):
     run_burst()
     run = Run.objects.get()
     assert run.status == "failed"
-    assert (
-        run.reason == "django_delayq.calls.commands.process.CommandFailed: tell: exit status 1: CommandError: no luck"
-    )
+    assert run.reason == "django_delayq.calls.commands.child.CommandFailed: tell: exit status 1: CommandError: no luck"
     assert "to stderr\nCommandError: no luck" in run.error
 
 
@@ -169,8 +167,7 @@ def test_a_memory_limit_holds(broker, settings):
     schedule("tell", "--megabytes=500", broker=broker)
     run_burst()
     assert (
-        Run.objects.get().reason
-        == "django_delayq.calls.commands.process.CommandFailed: tell: exit status 1: MemoryError"
+        Run.objects.get().reason == "django_delayq.calls.commands.child.CommandFailed: tell: exit status 1: MemoryError"
     )
 
 
@@ -240,7 +237,7 @@ def test_a_killed_command_fails_with_the_signal(broker, tmp_path):
         assert process.poll() is None
         assert "said hello" in output_of(process), "its output is also the worker's"
     run = Run.objects.get()
-    assert run.reason == "django_delayq.calls.commands.process.CommandFailed: tell: exit status 137: to stderr"
+    assert run.reason == "django_delayq.calls.commands.child.CommandFailed: tell: exit status 137: to stderr"
     assert "said hello" in run.outputs.get().text
 
 

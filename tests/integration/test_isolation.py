@@ -15,7 +15,7 @@ from django.core import checks
 from django.core.exceptions import ValidationError
 
 from django_delayq import isolated, ledger
-from django_delayq.calls.commands.process import ProcessDied
+from django_delayq.calls.commands.child import ProcessDied
 from django_delayq.calls.compat import InvalidTask, task
 from django_delayq.calls.isolation import MARK, Isolation
 from django_delayq.exceptions import InvalidArguments, TaskTimeout

@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 import pytest
 
 from django_delayq.calls import capture
-from django_delayq.calls.capture import MARGIN, Output, capture_output, current
+from django_delayq.calls.capture import MARGIN, CapturedOutput, capture_output, current
 from django_delayq.worker.logs import LogQueue
 from tests.acceptance.support import wait_until
 
@@ -32,7 +32,7 @@ def listens(most=1000, **options):
 
 def said(call):
     """Return what a call says in a context of its own."""
-    output = Output(capture.most)
+    output = CapturedOutput(capture.most)
 
     def within():
         current.set(output)
@@ -130,7 +130,7 @@ def test_nobody_listens_where_nothing_is_to_be_kept():
 
 @pytest.mark.parametrize("size", [1, 7, 100, 5000, 100_000])
 def test_the_end_is_kept_whole_in_whatever_pieces_it_comes(size):
-    output = Output(1000 + MARGIN)
+    output = CapturedOutput(1000 + MARGIN)
     everything = "".join(f"line {number}\n" for number in range(20_000))
     for begin in range(0, len(everything), size):
         output.add(everything[begin : begin + size])
@@ -142,13 +142,13 @@ def test_the_end_is_kept_whole_in_whatever_pieces_it_comes(size):
 
 
 def test_what_is_held_meanwhile_is_bounded():
-    output = Output(1000)
+    output = CapturedOutput(1000)
     for _ in range(10_000):
         output.add("x" * 999)
     assert sum(map(len, output._texts)) < 2 * 1000
 
 
 def test_of_a_long_line_the_beginning_that_was_cut_is_left_out():
-    output = Output(100 + MARGIN)
+    output = CapturedOutput(100 + MARGIN)
     output.add("x" * 10_000)
     assert output.end() == "x" * 100

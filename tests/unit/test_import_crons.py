@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from django_delayq.exceptions import InvalidRecurrence
 from django_delayq.recurrence.dialect import compile_cron
 from django_delayq.recurrence.fields import ORDINAL_OF_DAY_ZERO
-from django_delayq.sources.importing import Entry
+from django_delayq.sources.importing import ImportedEntry
 from django_delayq.sources.importing.crons import from_croniter, from_crontab_package, join_fields, spell_field
 from django_delayq.sources.importing.crontab import read_command as read_into
 from django_delayq.sources.importing.entry import Refused
@@ -87,8 +87,8 @@ def test_numbers_keep_the_text_that_says_the_same():
     assert spell_field(4, range(1, 13)) == "*"
 
 
-def read_command(command: str) -> Entry:
-    entry = Entry("x", values={"overlap": "allow"})
+def read_command(command: str) -> ImportedEntry:
+    entry = ImportedEntry("x", values={"overlap": "allow"})
     read_into(entry, command, "sh", defaultdict(list))
     return entry
 

@@ -16,7 +16,7 @@ from django_delayq.conf.alerts import AlertSettings
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "django_delayq"
 #: What a package of this size is allowed, without the migrations.
-MOST_LINES = 27_100
+MOST_LINES = 27_200
 MOST_FILES = 205
 MOST_LINES_OF_A_FILE = 400
 MOST_SETTINGS = 24

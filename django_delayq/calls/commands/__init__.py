@@ -1,7 +1,7 @@
 """Management commands as tasks: the allowed ones, their arguments, and a process of their own for each."""
 
+from .child import run
 from .line import command_words, find_refusal, helps
-from .process import run
 
 COMMAND_TASK = "django_delayq.tasks.management_command"
 

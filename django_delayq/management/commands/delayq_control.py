@@ -8,7 +8,7 @@ from django.core.management.base import CommandError
 from django.utils import timezone
 
 from django_delayq import actions, ledger
-from django_delayq.management.base import DelayQCommand
+from django_delayq.management.command import DelayQCommand
 from django_delayq.monitoring import explain
 from django_delayq.recurrence.point import utcnow
 from django_delayq.text import plain

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from django_delayq import ledger
-from django_delayq.management.base import DelayQCommand
+from django_delayq.management.command import DelayQCommand
 from django_delayq.sources import importing
 
 

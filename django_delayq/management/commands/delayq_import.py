@@ -11,7 +11,7 @@ from django.core.management.base import CommandError
 
 from django_delayq import ledger
 from django_delayq.calls import registry
-from django_delayq.management.base import DelayQCommand
+from django_delayq.management.command import DelayQCommand
 from django_delayq.models.differences import RECURRENCE, shown, to_json
 from django_delayq.sources import importing
 from django_delayq.sources.importing.command_lines import hide_secrets, hide_words
@@ -74,7 +74,7 @@ class Command(DelayQCommand):
         if options["enable"]:
             self._print_enabled(importing.enable(choices), options)
             return
-        entries = read(options["source"], importing.Options(options["timezone"], options["system"]))
+        entries = read(options["source"], importing.ReadOptions(options["timezone"], options["system"]))
         steps = importing.take_over(entries, choices)
         if options["json"]:
             report = {"origin": choices.origin, "written": choices.write, "entries": list(map(_as_json, steps))}
@@ -95,7 +95,7 @@ class Command(DelayQCommand):
         self.stdout.write(f"{len(names)} schedules enabled.")
 
 
-def _table(steps: list[importing.Step], *, written: bool) -> Iterator[str]:
+def _table(steps: list[importing.ImportStep], *, written: bool) -> Iterator[str]:
     rows = [(step.action, step.name, *_when(step)) for step in steps]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     for step, row in zip(steps, rows, strict=True):
@@ -109,7 +109,7 @@ def _table(steps: list[importing.Step], *, written: bool) -> Iterator[str]:
     yield f"{len(steps)} entries: {', '.join(parts) or 'nothing to do'}." + ("" if written else " Nothing was written.")
 
 
-def _when(step: importing.Step) -> tuple[str, str]:
+def _when(step: importing.ImportStep) -> tuple[str, str]:
     """Return the recurrence in short form, and the rest of the line."""
     values = {"cron": "", "every": None, "at": None, **(step.values or step.entry.values)}
     when = shown(RECURRENCE, values) if "kind" in values else ""
@@ -120,7 +120,7 @@ def _when(step: importing.Step) -> tuple[str, str]:
     return when, f"{values['task']}{'' if values['enabled'] else '  off'}{following}"
 
 
-def _as_json(step: importing.Step) -> dict[str, Any]:
+def _as_json(step: importing.ImportStep) -> dict[str, Any]:
     schedule = None if step.values is None else to_json(step.values)
     if schedule is not None:
         parameters = registry.parameters_of(schedule["task"])

@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 
 from django_delayq import conf, ledger, sync
 from django_delayq.index import Broker
-from django_delayq.management.base import DelayQCommand
+from django_delayq.management.command import DelayQCommand
 from django_delayq.monitoring.database_side import find_unnamed, read_used
 from django_delayq.monitoring.problems import judge_unnamed
 from django_delayq.monitoring.redis_side import read_redis
@@ -65,7 +65,7 @@ class Command(DelayQCommand):
             raise CommandError("\n".join(["Of the declared schedules, these could not be synced:", *found.problems]))
 
     def _sweep(
-        self, broker: Broker, options: dict[str, Any], sweep: Callable[..., sync.Report], **also: list[str]
+        self, broker: Broker, options: dict[str, Any], sweep: Callable[..., sync.SweepReport], **also: list[str]
     ) -> None:
         report = sweep(broker)
         problems = [each.message for each in judge_unnamed(find_unnamed(read_used()["queue"]), read_redis(broker))]

@@ -28,7 +28,7 @@ from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import OUTDATED, RECYCLE, UNFINISHED, WorkerOptions
 from django_delayq.worker.processes import interpreter
 from django_delayq.worker.processes.process import END_SECONDS, end_at_once, end_within, open_standard_streams
-from django_delayq.worker.processes.signals import Parent, WorkerSignals
+from django_delayq.worker.processes.shutdown import Parent, WorkerSignals
 from django_delayq.worker.processes.supervisor import Supervisor
 
 #: Exit status that makes Django's reloader restart the process.

@@ -1,7 +1,7 @@
 """Explains in sentences why a due point or a job did or did not run, also while Redis is down. Changes nothing."""
 
+from .due_point import explain_point
 from .moment import Moment, parse_moment
-from .point import explain_point
 from .situation import counts_from_finish, describe_recurrence, explain_job, explain_state, find_job, list_next
 
 __all__ = [

@@ -27,7 +27,7 @@ from .outcome import describe_run, format_instant
 OF_QUEUES = ("no_worker", "overdue", "redis_unfit")
 
 
-class Entry:
+class IndexEntry:
     """The current entry of a schedule, an ordered run or a job. Its texts are without the address of Redis."""
 
     def __init__(self, member: str, queue: str) -> None:
@@ -124,7 +124,7 @@ class Situation:
         self.schedule, self.now = schedule, now
         self.zone = get_zone(schedule.timezone)
         self.state = chain.state_of(schedule)
-        self.entry = Entry(chain.member_of(schedule.pk), schedule.queue)
+        self.entry = IndexEntry(chain.member_of(schedule.pk), schedule.queue)
 
     @cached_property
     def open_rows(self) -> Sequence[AnyRun]:
@@ -294,7 +294,7 @@ def explain_job(job: Run, now: datetime) -> list[str]:
         if job.expires_at is not None:
             lines.append(_("Its row is kept until %(time)s.") % {"time": format_instant(job.expires_at, zone)})
         return lines
-    entry, held = Entry(chain.member_of_run(job), job.queue), ledger.held_back()
+    entry, held = IndexEntry(chain.member_of_run(job), job.queue), ledger.held_back()
     lines += _notes(job, now, zone)
     lines += holding_up(job.queue, job.task, held)
     waits = explain_wait(held, (job.queue, job.task))

@@ -15,13 +15,23 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from .crons import join_fields, spell_field
-from .entry import Entry, Options, Refused, UnreadableSource, load, read_entry, read_rows, seconds, zone_name
+from .entry import (
+    ImportedEntry,
+    ReadOptions,
+    Refused,
+    UnreadableSource,
+    load,
+    read_entry,
+    read_rows,
+    seconds,
+    zone_name,
+)
 
 _FIELDS = ("second", "minute", "hour", "day", "month", "day_of_week")
 _RANDOM = re.compile("[0-9a-f]{32}")
 
 
-def read(source: str, _options: Options) -> Iterator[Entry]:
+def read(source: str, _options: ReadOptions) -> Iterator[ImportedEntry]:
     """Yield the jobs of a scheduler. See Note [Ids of a process]."""
     scheduler = load(source, "scheduler of APScheduler 3", "_pending_jobs")
     jobs = []
@@ -34,7 +44,7 @@ def read(source: str, _options: Options) -> Iterator[Entry]:
         jobs += _read_store(alias, store)
     for job_id, job, is_stored in jobs:
         if isinstance(job, str):
-            yield Entry(job_id, refused=job)
+            yield ImportedEntry(job_id, refused=job)
             continue
         path, is_random = str(job.func_ref or "").replace(":", "."), _RANDOM.fullmatch(job_id) is not None
         name = job.name or path if is_random else job_id
@@ -66,7 +76,7 @@ def _read_store(alias: str, store: Any) -> Iterator[tuple[str, Any, bool]]:
             yield job_id, f"APScheduler itself cannot restore it: {type(error).__name__}: {error}", True
 
 
-def _fill(entry: Entry, job: Any) -> None:
+def _fill(entry: ImportedEntry, job: Any) -> None:
     if not entry.task:
         raise Refused("It calls a function that has no name, such as a lambda.")
     entry.args, entry.kwargs = job.args or (), job.kwargs or {}
@@ -80,7 +90,7 @@ def _fill(entry: Entry, job: Any) -> None:
     }
 
 
-def _set_trigger(entry: Entry, trigger: Any) -> None:
+def _set_trigger(entry: ImportedEntry, trigger: Any) -> None:
     kind = type(trigger).__name__
     if kind == "DateTrigger":
         entry.set_once(trigger.run_date)

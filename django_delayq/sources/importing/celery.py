@@ -6,14 +6,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from .crons import join_fields, spell_field
-from .entry import Entry, Options, Refused, aware, load, read_entry, read_rows, seconds, zone_name
+from .entry import ImportedEntry, ReadOptions, Refused, aware, load, read_entry, read_rows, seconds, zone_name
 
 #: Celery's own task, which only a result backend of Celery needs.
 CLEANUP = "celery.backend_cleanup"
 _FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
-def read_app(source: str, options: Options) -> Iterator[Entry]:
+def read_app(source: str, options: ReadOptions) -> Iterator[ImportedEntry]:
     found, notes = load(source, "Celery app or dict", "conf", "items"), []
     if isinstance(found, Mapping):
         schedule, zone = found, options.timezone or "UTC"
@@ -27,7 +27,7 @@ def read_app(source: str, options: Options) -> Iterator[Entry]:
         yield read_entry(str(name), task, _fill_from_dict, values, zone, notes)
 
 
-def _fill_from_dict(entry: Entry, values: Any, zone: str, notes: list[str]) -> None:
+def _fill_from_dict(entry: ImportedEntry, values: Any, zone: str, notes: list[str]) -> None:
     if not isinstance(values, Mapping) or "task" not in values or "schedule" not in values:
         raise Refused("An entry is a dict with 'task' and 'schedule'.")
     _set_schedule(entry, values["schedule"], zone, relative=bool(values.get("relative")))
@@ -37,13 +37,13 @@ def _fill_from_dict(entry: Entry, values: Any, zone: str, notes: list[str]) -> N
     entry.args, entry.kwargs = values.get("args") or (), values.get("kwargs") or {}
 
 
-def read_tables(_source: str, _options: Options) -> Iterator[Entry]:
+def read_tables(_source: str, _options: ReadOptions) -> Iterator[ImportedEntry]:
     rows = read_rows("django_celery_beat", "PeriodicTask")
     for row in rows.select_related("interval", "crontab", "solar", "clocked"):
         yield read_entry(row.name, row.task, _fill_from_row, row)
 
 
-def _fill_from_row(entry: Entry, row: Any) -> None:
+def _fill_from_row(entry: ImportedEntry, row: Any) -> None:
     if row.solar_id:  # its schedule needs another package
         raise Refused(f"A time of the sun ({row.solar.event}) moves every day: no schedule here says that.")
     if row.clocked_id:
@@ -63,7 +63,7 @@ def _fill_from_row(entry: Entry, row: Any) -> None:
         entry.values |= {"max_runs": 1 if row.one_off else None, "start_at": row.start_time}
 
 
-def _set_schedule(entry: Entry, schedule: Any, zone: str, *, relative: bool = False) -> None:
+def _set_schedule(entry: ImportedEntry, schedule: Any, zone: str, *, relative: bool = False) -> None:
     if entry.task == CLEANUP:
         entry.skipped = "It cleans Celery's result backend, which is not needed here."
     if isinstance(schedule, int | float | timedelta):
@@ -89,7 +89,7 @@ def _set_schedule(entry: Entry, schedule: Any, zone: str, *, relative: bool = Fa
         entry.notes.append("relative: Celery rounds to whole units of its clock, this interval does not")
 
 
-def _set_options(entry: Entry, options: dict[str, Any]) -> None:
+def _set_options(entry: ImportedEntry, options: dict[str, Any]) -> None:
     """Set the values for options of `apply_async`, and note options that are lost."""
     entry.values["overlap"] = "allow"
     if queue := options.pop("queue", None):

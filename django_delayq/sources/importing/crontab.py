@@ -10,7 +10,7 @@ from pathlib import PurePath
 from ...calls.commands import COMMAND_TASK
 from ...recurrence.dialect import MACROS
 from .command_lines import Word, hide_secrets, read_line
-from .entry import Entry, Options, Refused, local_zone, read_entry, read_text
+from .entry import ImportedEntry, ReadOptions, Refused, local_zone, read_entry, read_text
 
 _SETTING = re.compile(r"\s*(?P<name>[A-Za-z_]\w*|\"[A-Za-z_]\w*\"|'[A-Za-z_]\w*')\s*=\s*(?P<value>.*?)\s*$")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
@@ -35,10 +35,10 @@ _WRAPPERS: dict[str, tuple[str, Sequence[str], Sequence[str]]] = {
 _SYSTEM_FILES = ("/etc/crontab", "/etc/cron.d/")
 
 
-def read(source: str, options: Options) -> Iterator[Entry]:
+def read(source: str, options: ReadOptions) -> Iterator[ImportedEntry]:
     system = source.startswith(_SYSTEM_FILES) if options.system is None else options.system
     settings: dict[str, str] = {}
-    locks: dict[str, list[Entry]] = defaultdict(list)
+    locks: dict[str, list[ImportedEntry]] = defaultdict(list)
     entries = []
     for line in read_text(source).split("\n"):
         if not line.strip() or line.lstrip(" \t").startswith("#"):
@@ -58,7 +58,12 @@ def read(source: str, options: Options) -> Iterator[Entry]:
 
 
 def _fill(
-    entry: Entry, line: str, system: bool, settings: dict[str, str], options: Options, locks: dict[str, list[Entry]]
+    entry: ImportedEntry,
+    line: str,
+    system: bool,
+    settings: dict[str, str],
+    options: ReadOptions,
+    locks: dict[str, list[ImportedEntry]],
 ) -> None:
     if line.endswith("\r"):
         raise Refused(
@@ -103,7 +108,7 @@ def _unescape(command: str) -> str:
     return "".join("%" if part == "\\%" else part for part in parts)
 
 
-def read_command(entry: Entry, command: str, shell: str, locks: dict[str, list[Entry]]) -> None:
+def read_command(entry: ImportedEntry, command: str, shell: str, locks: dict[str, list[ImportedEntry]]) -> None:
     """Set the call of `manage.py`, or the reason why there is none."""
     entry.task, entry.command = COMMAND_TASK, command
     shown = hide_secrets(command.strip(" \t"))
@@ -117,7 +122,7 @@ def read_command(entry: Entry, command: str, shell: str, locks: dict[str, list[E
         )
 
 
-def _read_call(entry: Entry, line: str, locks: dict[str, list[Entry]]) -> list[str]:
+def _read_call(entry: ImportedEntry, line: str, locks: dict[str, list[ImportedEntry]]) -> list[str]:
     """Find `manage.py` or its equivalent after programs that do not change what it does; return what follows."""
     words, left_out = read_line(line)
     _refuse_special(words, "$~")
@@ -171,7 +176,7 @@ def _read_options(name: str, words: list[str], texts: list[str]) -> tuple[dict[s
     return _read_options("uv run", rest, texts) if name == "uv" else (dict(options), operands, rest)
 
 
-def _set_overlap(entry: Entry, options: dict[str, str]) -> None:
+def _set_overlap(entry: ImportedEntry, options: dict[str, str]) -> None:
     """Choose the overlap that matches `flock`."""
     limit = next((options[name] for name in ("-w", "--wait", "--timeout") if name in options), None)
     if options.keys() & {"-n", "--nonblocking", "--nb"} or limit == "0":

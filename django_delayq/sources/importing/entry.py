@@ -1,4 +1,4 @@
-"""Defines `Entry`, a schedule of another scheduler as plain values, and what readers share. Writes nothing."""
+"""Defines `ImportedEntry`, a schedule of another scheduler as plain values, and what readers share. Writes nothing."""
 
 import inspect
 import pkgutil
@@ -25,15 +25,15 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Options about the origin. `timezone` is for entries without one; `system` means a crontab with a user column."""
+class ReadOptions:
+    """About the origin. `timezone` is for entries without one; `system` means a crontab with a user column."""
 
     timezone: str | None = None
     system: bool | None = None
 
 
 @dataclass(slots=True)
-class Entry:
+class ImportedEntry:
     """A schedule at its origin; its name is the same at every reading."""
 
     name: str
@@ -72,9 +72,9 @@ class Entry:
             self.notes.append(f"left out: {', '.join(names)}")
 
 
-def read_entry(name: str, task: str, fill: Callable[..., None], *args: Any) -> Entry:
+def read_entry(name: str, task: str, fill: Callable[..., None], *args: Any) -> ImportedEntry:
     """Return an entry that `fill` completes; refused if it raises, so that the other entries are still read."""
-    entry = Entry(name, task)
+    entry = ImportedEntry(name, task)
     try:
         fill(entry, *args)
     except (Refused, InvalidRecurrence) as error:
@@ -124,7 +124,7 @@ def aware(value: datetime) -> datetime:
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value
 
 
-def local_zone(entry: Entry, options: Options, who: str) -> str:
+def local_zone(entry: ImportedEntry, options: ReadOptions, who: str) -> str:
     """Return the zone for a scheduler that uses its machine's clock."""
     if options.timezone:
         return options.timezone

@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 from ... import ledger
 from ...models import Schedule
 from ...models.differences import FIELDS, from_json, to_json
-from .entry import Entry, Options, Refused, read_entry, read_text
+from .entry import ImportedEntry, ReadOptions, Refused, read_entry, read_text
 from .plan import unmarked_values
 
 VERSION = 1
@@ -22,14 +22,14 @@ def export_schedules(names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
         yield {"version": VERSION, **to_json(unmarked_values(row))}
 
 
-def read(source: str, _options: Options) -> Iterator[Entry]:
+def read(source: str, _options: ReadOptions) -> Iterator[ImportedEntry]:
     """Yield an entry for each line of a file that `delayq_export` wrote."""
     for number, line in enumerate(read_text(source).split("\n"), 1):
         if line.strip():
             yield read_entry(f"line {number}", "", _fill, line)
 
 
-def _fill(entry: Entry, line: str) -> None:
+def _fill(entry: ImportedEntry, line: str) -> None:
     try:
         stored = json.loads(line)
     except ValueError as error:

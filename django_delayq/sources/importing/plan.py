@@ -35,7 +35,7 @@ from ...models import Schedule
 from ...models.differences import FIELDS, RECURRENCE, SWITCH, Values, differing, shown, to_json, values_for, values_of
 from ...recurrence.point import utcnow
 from ..declared import format_errors
-from .entry import Entry, Refused
+from .entry import ImportedEntry, Refused
 
 #: Paths by which other schedulers call `manage.py COMMAND`.
 CALL_COMMAND = ("django.core.management.call_command", "django.core.management:call_command")
@@ -46,7 +46,7 @@ _BY = "delayq_import"
 
 @dataclass(frozen=True)
 class Choices:
-    """Options of the command. `maps` are (pattern of the call, task): the first match wins."""
+    """ReadOptions of the command. `maps` are (pattern of the call, task): the first match wins."""
 
     origin: str
     maps: Sequence[tuple[str, str]] = ()
@@ -65,10 +65,10 @@ class Choices:
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class ImportStep:
     """The action for an entry, planned or done."""
 
-    entry: Entry
+    entry: ImportedEntry
     name: str
     action: str = ""  # create, update, same, keep (edited by a user), skip or refuse
     reason: str = ""
@@ -98,7 +98,7 @@ def enable(choices: Choices) -> list[str]:
     return names
 
 
-def take_over(entries: Iterable[Entry], choices: Choices) -> list[Step]:
+def take_over(entries: Iterable[ImportedEntry], choices: Choices) -> list[ImportStep]:
     """Return a step for each entry, in sequence; with `choices.write` each is written in its own transaction."""
     registry.get_tasks()  # imports the modules that register periodic tasks of other schedulers
     using, seen = ledger.database(), set()
@@ -113,8 +113,8 @@ def take_over(entries: Iterable[Entry], choices: Choices) -> list[Step]:
     return steps
 
 
-def _prepare(entry: Entry, choices: Choices) -> Step:
-    step = Step(entry, choices.prefix + entry.name)
+def _prepare(entry: ImportedEntry, choices: Choices) -> ImportStep:
+    step = ImportStep(entry, choices.prefix + entry.name)
     if entry.skipped:
         step.action, step.reason = "skip", entry.skipped
     elif entry.refused:
@@ -127,7 +127,7 @@ def _prepare(entry: Entry, choices: Choices) -> Step:
     return step
 
 
-def _read_values(entry: Entry, choices: Choices) -> dict[str, Any]:
+def _read_values(entry: ImportedEntry, choices: Choices) -> dict[str, Any]:
     """Return the values of the schedule at its origin, without the name and the import's line."""
     task, args, kwargs = _read_call(entry, choices)
     blank = values_of(Schedule())
@@ -140,7 +140,7 @@ def _read_values(entry: Entry, choices: Choices) -> dict[str, Any]:
     return values
 
 
-def _read_call(entry: Entry, choices: Choices) -> tuple[str, list[Any], dict[str, Any]]:
+def _read_call(entry: ImportedEntry, choices: Choices) -> tuple[str, list[Any], dict[str, Any]]:
     if not isinstance(entry.args, list | tuple) or not isinstance(entry.kwargs, Mapping):
         raise Refused("Its args must be a list, and its kwargs an object.")
     storable_json([list(entry.args), dict(entry.kwargs)])
@@ -167,7 +167,7 @@ def _read_call(entry: Entry, choices: Choices) -> tuple[str, list[Any], dict[str
     )
 
 
-def _number(steps: Sequence[Step], using: str) -> None:
+def _number(steps: Sequence[ImportStep], using: str) -> None:
     """Give `numbered` entries unique names. See Note [Equal names]."""
     groups = defaultdict(list)
     for step in steps:
@@ -206,7 +206,7 @@ def _likeness(values: Values, mark: str) -> tuple[str, ...]:
     return mark or _fingerprint(values), call, ""
 
 
-def _carry_out(step: Step, wanted: dict[str, Any], choices: Choices, using: str) -> None:
+def _carry_out(step: ImportStep, wanted: dict[str, Any], choices: Choices, using: str) -> None:
     wanted["name"] = step.name
     try:
         with transaction.atomic(using=using):
@@ -230,7 +230,7 @@ def _carry_out(step: Step, wanted: dict[str, Any], choices: Choices, using: str)
         step.refuse(error)
 
 
-def _plan_changes(step: Step, wanted: dict[str, Any], choices: Choices) -> dict[str, Any]:
+def _plan_changes(step: ImportStep, wanted: dict[str, Any], choices: Choices) -> dict[str, Any]:
     """Choose the action, and return the values to set."""
     schedule, phase = step.schedule, step.entry.phase
     if schedule is None:

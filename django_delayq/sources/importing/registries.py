@@ -7,21 +7,21 @@ from inspect import getclosurevars, isfunction
 from typing import Any
 
 from .crons import from_croniter, from_crontab_package, join_fields, spell_field
-from .entry import Entry, Options, Refused, aware, load, local_zone, read_entry, seconds
+from .entry import ImportedEntry, ReadOptions, Refused, aware, load, local_zone, read_entry, seconds
 
 #: Maximum delay of procrastinate's periodic tasks: its worker runs the last point at its start.
 _MOST_DELAY = timedelta(minutes=10)
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 
 
-def read_huey(source: str, options: Options) -> Iterator[Entry]:
+def read_huey(source: str, options: ReadOptions) -> Iterator[ImportedEntry]:
     huey = load(source, "Huey instance", "_registry")
     for task in huey._registry.periodic_tasks:
         path = f"{type(task).__module__}.{type(task).__name__}"
         yield read_entry(path, path, _fill_from_huey, task, huey, options)
 
 
-def _fill_from_huey(entry: Entry, task: Any, huey: Any, options: Options) -> None:
+def _fill_from_huey(entry: ImportedEntry, task: Any, huey: Any, options: ReadOptions) -> None:
     # `crontab()` returns a closure with sets of numbers: month, day, weekday, hour and minute.
     check = getclosurevars(type(task).validate_datetime).nonlocals.get("validate_datetime")
     numbers = getclosurevars(check).nonlocals.get("cron_settings") if isfunction(check) else None
@@ -44,14 +44,14 @@ def _fill_from_huey(entry: Entry, task: Any, huey: Any, options: Options) -> Non
     entry.leave_out({"priority": task.priority, "context": getattr(task, "context", False)})
 
 
-def read_procrastinate(source: str, _options: Options) -> Iterator[Entry]:
+def read_procrastinate(source: str, _options: ReadOptions) -> Iterator[ImportedEntry]:
     app = load(source, "procrastinate App", "periodic_registry")
     app.perform_import_paths()
     for (path, key), periodic in app.periodic_registry.periodic_tasks.items():
         yield read_entry(f"{path} {key}" if key else path, path, _fill_from_procrastinate, periodic)
 
 
-def _fill_from_procrastinate(entry: Entry, periodic: Any) -> None:
+def _fill_from_procrastinate(entry: ImportedEntry, periodic: Any) -> None:
     task, options = periodic.task, dict(periodic.configure_kwargs)
     entry.set_cron(from_croniter(periodic.cron), "UTC")
     entry.values |= {
@@ -71,19 +71,19 @@ def _fill_from_procrastinate(entry: Entry, periodic: Any) -> None:
     entry.leave_out({**options, "retry": task.retry_strategy})
 
 
-def read_rq_scheduler(source: str, options: Options) -> Iterator[Entry]:
+def read_rq_scheduler(source: str, options: ReadOptions) -> Iterator[ImportedEntry]:
     scheduler = load(source, "rq_scheduler.Scheduler", "get_jobs")
     for job, at in scheduler.get_jobs(with_times=True):
         try:
             path = str(job.func_name)
         except Exception as error:  # the job's serializer may raise anything
-            yield Entry(job.id, refused=f"RQ itself cannot read it: {error}")
+            yield ImportedEntry(job.id, refused=f"RQ itself cannot read it: {error}")
             continue
         name = f"{path} {job.id[:8]}" if _UUID.fullmatch(job.id) else job.id
         yield read_entry(name, path, _fill_from_rq_scheduler, job, at, options)
 
 
-def _fill_from_rq_scheduler(entry: Entry, job: Any, at: datetime, options: Options) -> None:
+def _fill_from_rq_scheduler(entry: ImportedEntry, job: Any, at: datetime, options: ReadOptions) -> None:
     if cron := job.meta.get("cron_string"):
         entry.set_cron(from_crontab_package(cron), local_zone(entry, options, "rq-scheduler"))
     elif interval := job.meta.get("interval"):

@@ -13,13 +13,13 @@ from typing import Any
 
 from ...recurrence.zone import get_zone
 from .crons import from_croniter
-from .entry import Entry, Options, Refused, aware, read_entry, read_rows, seconds
+from .entry import ImportedEntry, ReadOptions, Refused, aware, read_entry, read_rows, seconds
 
 _EVERY = {"H": timedelta(hours=1), "BW": timedelta(weeks=2)}
 _MONTHS = {"M": 1, "BM": 2, "Q": 3, "Y": 12}
 
 
-def read_django_q2(_source: str, options: Options) -> Iterator[Entry]:
+def read_django_q2(_source: str, options: ReadOptions) -> Iterator[ImportedEntry]:
     rows = read_rows("django_q", "Schedule")
     conf = import_module("django_q.conf").Conf
     zone = options.timezone or str(conf.TIME_ZONE or "UTC")
@@ -27,7 +27,7 @@ def read_django_q2(_source: str, options: Options) -> Iterator[Entry]:
         yield read_entry(row.name or f"{row.func} #{row.pk}", row.func, _fill_from_django_q2, row, zone, conf.CATCH_UP)
 
 
-def _fill_from_django_q2(entry: Entry, row: Any, zone: str, catch_up: bool) -> None:
+def _fill_from_django_q2(entry: ImportedEntry, row: Any, zone: str, catch_up: bool) -> None:
     if row.repeats == 0:
         entry.skipped = "It has run as often as it was to."
     kind, following = row.schedule_type, aware(row.next_run)
@@ -84,12 +84,12 @@ def _read_arguments(row: Any) -> tuple[list[Any], dict[str, Any]]:
     return list(args) if isinstance(args, tuple) else [args], kwargs
 
 
-def read_django_tasks_scheduler(_source: str, _options: Options) -> Iterator[Entry]:
+def read_django_tasks_scheduler(_source: str, _options: ReadOptions) -> Iterator[ImportedEntry]:
     for row in read_rows("scheduler", "Task").prefetch_related("callable_args", "callable_kwargs"):
         yield read_entry(row.name, row.callable, _fill_from_django_tasks_scheduler, row)
 
 
-def _fill_from_django_tasks_scheduler(entry: Entry, row: Any) -> None:
+def _fill_from_django_tasks_scheduler(entry: ImportedEntry, row: Any) -> None:
     if row.task_type == "CronTaskType":
         entry.set_cron(from_croniter(row.cron_string or ""), "UTC")
     elif row.task_type == "RepeatableTaskType":

@@ -44,7 +44,7 @@ class _Lease(Lease):
         return False
 
 
-class _Output(capture.Output):
+class _Output(capture.CapturedOutput):
     """Sends output to the worker at once, so that it survives the end of this process."""
 
     __slots__ = ("_pipe",)

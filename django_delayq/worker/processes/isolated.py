@@ -1,7 +1,7 @@
 """Executes isolated tasks in processes of their own: starts one for each, sends it the call, receives its outcome.
 
 Note [A fresh interpreter for each]
-The process is started like `manage.py`, under a guard (`calls/commands/process.py`, Note [The guard]), not forked from
+The process is started like `manage.py`, under a guard (`calls/commands/child.py`, Note [The guard]), not forked from
 the worker, whose threads and connections must not be copied. The task's timeout counts from when it is ready.
 
 Note [What crosses]
@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from ... import conf
 from ...calls import call_of, capture, tracing
 from ...calls.commands import guard
-from ...calls.commands.process import Process, ProcessDied, note_last
+from ...calls.commands.child import Process, ProcessDied, note_last
 from ...calls.isolation import Isolation
 from ...calls.registry import get_task
 from ...exceptions import TaskCancelled, TaskTimeout

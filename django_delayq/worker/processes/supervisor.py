@@ -19,7 +19,7 @@ from ... import conf
 from ..options import OK, OUTDATED, RECYCLE, UNFINISHED
 from ..trouble import Backoff
 from .process import MARGIN_SECONDS, block_signals, command_line
-from .signals import VARIABLE, set_stop_handlers
+from .shutdown import VARIABLE, set_stop_handlers
 
 logger = logging.getLogger("django_delayq.worker")
 

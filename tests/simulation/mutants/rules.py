@@ -67,7 +67,7 @@ RULES = (
         hl.dies_beside_those_that_wait, "R6 more take-overs",
     ),
     mutant(
-        "noisolation", "R6 a suspect runs alone", "worker.isolation:Isolation.concerns",
+        "noisolation", "R6 a suspect runs alone", "worker.suspects:Suspects.concerns",
         "return self._alone_from <= held.take_overs <= self._max_reclaims", "return False",
         hl.dies_beside_others, "R6 a suspect does not run alone",
     ),

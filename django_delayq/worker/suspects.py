@@ -21,7 +21,7 @@ ALONE_WITHIN_SECONDS = 10.0
 REFUSED_MS = 60_000
 
 
-class Isolation:
+class Suspects:
     """The entries that wait to run alone, and the one that does. Used by the loop's thread only."""
 
     def __init__(self, recorder: Recorder, *, max_reclaims: int) -> None:
