@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .calls.context import RunContext
     from .calls.decorators import periodic
     from .calls.isolation import isolated
+    from .context import RunContext
 
 __version__ = "0.1.0"
 __all__ = ["RunContext", "__version__", "isolated", "periodic"]
@@ -14,7 +14,7 @@ __all__ = ["RunContext", "__version__", "isolated", "periodic"]
 def __getattr__(name: str) -> Any:
     # Loaded on first use, so that importing `django_delayq.recurrence` does not import Django.
     if name == "RunContext":
-        from .calls.context import RunContext
+        from .context import RunContext
 
         return RunContext
     if name == "periodic":

@@ -3,17 +3,12 @@
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Any
 
 from .compat import TaskContext
 
-if TYPE_CHECKING:
-    from ..models import Schedule
-    from ..worker.held import Lease
-
-#: The entry that the current context executes.
-EXECUTING: "ContextVar[Lease | None]" = ContextVar("delayq_executing", default=None)
+#: The worker's entry that the current context executes.
+EXECUTING: ContextVar[Any] = ContextVar("delayq_executing", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +30,3 @@ class ExecutionContext(TaskContext):  # type: ignore[misc, type-arg]  # the stub
 
 class JobContext(ExecutionContext):
     __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunContext(ExecutionContext):  # type: ignore[misc]
-    """The context of a task that a schedule runs: `schedule` as at the start, `due_at` the nominal instant (UTC)."""
-
-    schedule: "Schedule"
-    due_at: datetime

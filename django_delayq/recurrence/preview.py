@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -12,9 +12,6 @@ from . import Cron, Recurrence, Windowed, from_ms, to_ms, wake_at
 from .point import from_seconds, seconds
 from .words import format_time
 from .zone import LONGEST_SHIFT, get_zone, stretch
-
-if TYPE_CHECKING:
-    from ..ledger.rows import AnySchedule
 
 #: Maximum stretches of a zone to search between two points: several decades.
 MOST_STRETCHES = 200
@@ -31,7 +28,7 @@ class PreviewPoint:
     runs: bool = True
 
 
-def preview(schedule: "AnySchedule", n: int, start: datetime) -> list[PreviewPoint]:
+def preview(schedule: Any, n: int, start: datetime) -> list[PreviewPoint]:
     """Return the first `n` undecided points after `start`; the last may be a point beyond the end, with a note."""
     state = getattr(schedule, "state", None)
     rule, base = schedule.rule_and_base(state)
@@ -53,7 +50,7 @@ def preview(schedule: "AnySchedule", n: int, start: datetime) -> list[PreviewPoi
     return found + [replace(point, annotations=(note,), runs=False) for point in cut_off]
 
 
-def _points(schedule: "AnySchedule", rule: Recurrence, after: datetime, count: int) -> Iterator[PreviewPoint]:
+def _points(schedule: Any, rule: Recurrence, after: datetime, count: int) -> Iterator[PreviewPoint]:
     zone = get_zone(schedule.timezone)
     plain = rule.recurrence if isinstance(rule, Windowed) else rule
     begin = rule.start if isinstance(rule, Windowed) else None
