@@ -43,7 +43,8 @@ def parse_json(text: str) -> Any:
             message += " " + _("JSON has double quotes around text.")
         raise ValidationError(message, code="invalid") from None
     except (ValueError, RecursionError) as error:
-        message = _("This cannot be used: %(problem)s.") % {"problem": str(error).rstrip(".")}
+        problem = _("it is nested too deeply") if isinstance(error, RecursionError) else str(error).rstrip(".")
+        message = _("This cannot be used: %(problem)s.") % {"problem": problem}
         raise ValidationError(message, code="invalid") from None
 
 

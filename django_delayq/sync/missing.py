@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from django.db import connections
 from django.db.models import Max, Q, QuerySet
@@ -38,6 +39,8 @@ PUT = 1_000
 GAP_SECONDS = 600
 #: Maximum ranges that are stored, and maximum per query.
 MOST_GAPS, RANGES = 1_000, 200
+#: The last key up to which this process has put all rows, so that an idle worker does not read the mark.
+_done: "WeakKeyDictionary[Broker, int | None]" = WeakKeyDictionary()
 
 
 class Gap(NamedTuple):
@@ -67,11 +70,12 @@ class Mark:
 
 def put_missing(broker: Broker) -> int:
     """Put rows that Redis does not have; return how many. After an error, the next call starts from the same mark."""
-    last, count, mark = last_key(), 0, Mark.read(broker)
-    before = None if mark is None else (mark.seen, mark.gaps)
-    if before == (last, []):
+    last, count = last_key(), 0
+    if _done.get(broker) == last:
         return 0
     check_layout(broker)
+    mark = Mark.read(broker)
+    before = None if mark is None else (mark.seen, list(mark.gaps))
     if mark is None:
         count, mark = sum(put_runs(broker, page) for page in ledger.open_pages(PUT)), _mark_behind(last)
     elif mark.seen > last:  # the last rows were deleted, or the database is a backup
@@ -79,6 +83,7 @@ def put_missing(broker: Broker) -> int:
     count += _put_from_gaps(broker, mark) + _put_above(broker, mark)
     if (mark.seen, mark.gaps) != before:
         mark.write(broker)
+    _done[broker] = None if mark.gaps else mark.seen
     if count:
         logger.info("Put %d runs and jobs into Redis that were not there.", count)
     return count

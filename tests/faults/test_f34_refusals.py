@@ -35,11 +35,11 @@ def refusing(how):
     if how != "columns" and connection.vendor != "postgresql":
         pytest.skip("a setting of PostgreSQL")
     return {
-        "read-only": lambda: database.reported("default_transaction_read_only", "on"),
+        "read-only": lambda: database.told("default_transaction_read_only", "on"),
         "rights": database.revoked,
         "columns": database.without_columns,
-        "idle": lambda: database.reported("idle_in_transaction_session_timeout", "1"),
-        "cancelling": lambda: database.reported("statement_timeout", "1"),
+        "idle": lambda: database.told("idle_in_transaction_session_timeout", "1"),
+        "cancelling": lambda: database.told("statement_timeout", "1"),
     }[how]()
 
 

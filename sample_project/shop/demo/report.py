@@ -77,7 +77,7 @@ class Report:
 def judge(start: datetime, end: datetime) -> Report:
     """Report on the due points after `start` and not after `end`."""
     schedules = Schedule.objects.select_related("state").order_by("pk")
-    runs = Run.objects.chain().filter(Q(due_at__gt=start) | Q(last_due_at__gt=start), due_at__lte=end)
+    runs = Run.objects.filter(origin="due").filter(Q(due_at__gt=start) | Q(last_due_at__gt=start), due_at__lte=end)
     by_schedule: dict[int, list[Run]] = {}
     for run in runs.defer("error", "result").order_by("due_at"):
         by_schedule.setdefault(run.schedule_id, []).append(run)
@@ -124,7 +124,7 @@ def _expected_after_finish(
     schedule: Schedule, runs: Sequence[Run], start: datetime, end: datetime
 ) -> Iterable[datetime]:
     """Yield the point that must follow the last run that is known. The earlier ones are what the ledger says."""
-    last = runs[-1] if runs else Run.objects.chain().filter(schedule=schedule, due_at__lte=start).first()
+    last = runs[-1] if runs else Run.objects.filter(origin="due").filter(schedule=schedule, due_at__lte=start).first()
     if last is None:
         after = schedule.recurrence.next_after(max(start, schedule.effective_from))
     else:

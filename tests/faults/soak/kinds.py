@@ -132,7 +132,7 @@ def lock_rows(arena: Arena) -> None:
 def only_read(arena: Arena) -> None:
     """The database can be read, and refuses what is written."""
     if connection.vendor == "postgresql":
-        _for_a_while(arena, "database read-only", lambda: database.reported("default_transaction_read_only", "on"))
+        _for_a_while(arena, "database read-only", lambda: database.told("default_transaction_read_only", "on"))
 
 
 def _for_a_while(arena: Arena, kind: str, trouble: Callable[[], AbstractContextManager[None]]) -> None:
