@@ -7,7 +7,7 @@ import pytest
 
 from django_delayq.index import Broker
 from django_delayq.models import Run, Status
-from django_delayq.worker import dispatch, isolation
+from django_delayq.worker import dispatch, suspects
 from django_delayq.worker.options import OK
 from tests.acceptance.support import lines, wait_until
 from tests.integration.mirroring import Running, idle_worker, schedule, set_due, view
@@ -45,7 +45,7 @@ def lapse(broker, row):
 @pytest.fixture
 def patient(monkeypatch):
     """A suspect waits for its turn for as long as this test takes."""
-    monkeypatch.setattr(isolation, "ALONE_WITHIN_SECONDS", 600)
+    monkeypatch.setattr(suspects, "ALONE_WITHIN_SECONDS", 600)
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_a_suspect_does_not_wait_for_ever_behind_a_long_task(broker, tmp_path, p
     with Running() as running:
         waits_behind(running, broker, suspect, path)
         waited_ms = broker.now_ms()
-        monkeypatch.setattr(isolation, "ALONE_WITHIN_SECONDS", 0.0)  # as if it had waited for so long
+        monkeypatch.setattr(suspects, "ALONE_WITHIN_SECONDS", 0.0)  # as if it had waited for so long
         running.worker.wake()
         wait_until(lambda: not running.worker.dispatcher.isolation.active())
         assert view(broker, suspect).score_ms > waited_ms
@@ -205,7 +205,7 @@ def test_a_suspect_does_not_wait_for_ever_behind_a_long_task(broker, tmp_path, p
         wait_until(lambda: len(lines(other)) == 2, 30)
         assert len(lines(path)) == 1, "the long task has not ended"
         assert Run.objects.get(schedule=suspect).reclaims == 1
-        monkeypatch.setattr(isolation, "ALONE_WITHIN_SECONDS", 600)
+        monkeypatch.setattr(suspects, "ALONE_WITHIN_SECONDS", 600)
         gate.touch()
         wait_until(lambda: Run.objects.filter(schedule=suspect, status=Status.SUCCEEDED).exists(), 60)
 

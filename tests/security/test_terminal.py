@@ -65,7 +65,7 @@ def hostile(broker):
     return row
 
 
-ASK = ["delayq_status", "delayq_status --json", "delayq_status 1", "delayq_sync --dry-run"]
+ASK = ["delayq_status --timeout 60", "delayq_status --json --timeout 60", "delayq_status 1", "delayq_sync --dry-run"]
 
 
 @pytest.mark.parametrize("commands", [[*ASK, "delayq_sync"], ["delayq_worker --burst"]], ids=["asked", "worked"])
