@@ -17,6 +17,8 @@ from typing import Any
 
 from tests.benchmarks import set_up
 
+#: How often a trip is made. The first does more, and so does one during which a second ends: counts are written then.
+TIMES = 6
 PACKAGE = str(Path(__file__).parents[2] / "django_delayq") + "/"
 
 
@@ -56,7 +58,7 @@ class Trip:
 
 
 def main() -> None:
-    """Make each trip twice, and print a table of the second ones."""
+    """Make each trip several times, and print a table of the shortest ones."""
     set_up()
     from django_delayq.models import Run
     from django_delayq.worker.loop import Worker
@@ -75,13 +77,15 @@ def main() -> None:
         "a job": lambda: tasks.echo.enqueue(1),
     }
     for name, prepare in flows.items():
-        for _ in range(2):
+        trips = []
+        for _ in range(TIMES):
             worker.round(0.0)  # what else there is to do before
             prepare()
             trip = Trip()
             make(worker, trip)
-        show(name, trip)
-    assert Run.objects.finished().count() == 2 * len(flows)
+            trips.append(trip)
+        show(name, min(trips[1:], key=lambda each: (len(each.files), each.switches)))
+    assert Run.objects.finished().count() == TIMES * len(flows)
     worker.slots.stop(1.0)
     worker.broker.purge()
 
