@@ -53,18 +53,6 @@ class WaitRefused(DelayQError, RuntimeError):
     """The job cannot end while the caller waits for it here; the message says why and what to do instead."""
 
 
-class HandoverRefused(DelayQError, ValueError):
-    """A TASKS backend does not exist or does not accept a task. `field` is the model field at fault."""
-
-    def __init__(self, message: str, *, field: str = "backend") -> None:
-        super().__init__(message)
-        self.field = field
-
-
-class HandoverFailed(DelayQError):
-    """A TASKS backend returned a result that has already failed; the message has its error."""
-
-
 class TaskTimeout(BaseException):
     """Raised inside a task that runs longer than its `timeout`. Catch it to clean up, then raise it again.
 

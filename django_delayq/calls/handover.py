@@ -9,13 +9,25 @@ from collections.abc import Mapping
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..exceptions import HandoverRefused
+from ..exceptions import DelayQError
 from ..text import did_you_mean, redact_text
 from .compat import AnyTask, InvalidTask, task_backends
 
 #: The reason of a run whose task another backend has accepted.
 REASON = "handed_over"
 LEAST_PRIORITY, MOST_PRIORITY = -100, 100
+
+
+class HandoverRefused(DelayQError, ValueError):
+    """A TASKS backend does not exist or does not accept a task. `field` is the model field at fault."""
+
+    def __init__(self, message: str, *, field: str = "backend") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class HandoverFailed(DelayQError):
+    """A TASKS backend returned a result that has already failed; the message has its error."""
 
 
 def backends() -> Mapping[str, str]:

@@ -29,14 +29,13 @@ from ..calls import TOO_LARGE, Call, capture, handover, tracing
 from ..calls.compat import AnyResult, AnyTask, TaskResult, TaskResultStatus, normalize_json
 from ..calls.context import EXECUTING, ExecutionContext, JobContext
 from ..calls.handover import REASON as REASON_HANDED_OVER
+from ..calls.handover import HandoverFailed, HandoverRefused
 from ..calls.isolation import MARK, Isolation
 from ..calls.registry import check_call, parameters_of
 from ..calls.validators import find_unstorable, storable_json
 from ..context import RunContext
 from ..exceptions import (
     DelayQError,
-    HandoverFailed,
-    HandoverRefused,
     InvalidArguments,
     ResultTooLarge,
     TaskCancelled,

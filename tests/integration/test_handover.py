@@ -207,7 +207,7 @@ def test_a_result_that_has_failed_already_was_not_accepted(broker):
     run = burst(broker, row)
     assert (run.status, run.attempt, run.result) == (Status.FAILED, 2, None)
     said = "HandoverFailed: The TASKS backend 'default' returned a failed result: RuntimeError: no luck"
-    assert run.reason == f"django_delayq.exceptions.{said}"
+    assert run.reason == f"django_delayq.calls.handover.{said}"
     assert run.reason in run.error and "raise RuntimeError(message)" in run.error
 
 
