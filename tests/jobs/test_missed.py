@@ -223,7 +223,8 @@ def gaps(broker):
 
 
 def look_until_no_gap_is_left(broker):
-    """Let the gaps have been seen as long ago as they are kept, and look once more."""
+    """Look at all rows, let the gaps have been seen as long ago as they are kept, and look once more."""
+    sync.put_missing(broker)
     seen, found = json.loads(broker.read_note("missed"))
     old = [[first, last, since - missing.GAP_SECONDS] for first, last, since in found]
     broker.write_note("missed", json.dumps([seen, old]))
