@@ -75,7 +75,7 @@ def work(threads: int) -> tuple[int, float, float]:
     used, began = time.process_time(), time.perf_counter()
     worker.run()
     seconds, used = time.perf_counter() - began, time.process_time() - used
-    return worker.runs, worker.runs / seconds, used / max(worker.runs, 1) * 1e6
+    return worker.recorder.runs, worker.recorder.runs / seconds, used / max(worker.recorder.runs, 1) * 1e6
 
 
 def main() -> None:
