@@ -1,4 +1,4 @@
-"""All exceptions of this package."""
+"""The public exceptions of this package."""
 
 
 class DelayQError(Exception):

@@ -123,8 +123,7 @@ class DelayQBackend(BaseTaskBackend):
         except JobHeld:
             if not running:
                 raise
-        Run.objects.filter(pk=job.pk).request_stop(by)
-        return True
+        return Run.objects.filter(pk=job.pk).request_stop(by)
 
     def reschedule(self, result_id: str, when: datetime | timedelta) -> bool:
         """Move the start of a waiting job (a timedelta counts from now). False if it has ended. Raises as `cancel`."""

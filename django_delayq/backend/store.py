@@ -6,10 +6,12 @@ a move first delays the job in Redis by a minute, which fails if a worker has it
 after the commit. If this is interrupted, the job comes due within that minute, and its worker follows the row.
 """
 
+import sys
 import warnings
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from traceback import walk_stack
 from typing import Any
 
 from django.db import IntegrityError, connections, transaction
@@ -55,8 +57,15 @@ def _warn_of_others(using: str) -> None:
                 f"A job is enqueued at once, although a transaction is open on the database {other.alias!r}: jobs "
                 f"are in {using!r}, and only a transaction there covers them. Open one there too, or enqueue later.",
                 RuntimeWarning,
-                stacklevel=7,
+                stacklevel=_depth_of_caller(),
             )
+
+
+def _depth_of_caller() -> int:
+    """Return the `stacklevel` of the code that enqueues, from the function that calls this one."""
+    frames, names = walk_stack(sys._getframe(1)), ("django_delayq", "django.tasks", "django_tasks", "contextlib")
+    found = (depth for depth, (frame, _) in enumerate(frames, 1) if not frame.f_globals["__name__"].startswith(names))
+    return next(found, 1)
 
 
 def _announce(results: Sequence[AnyResult], sender: type) -> None:

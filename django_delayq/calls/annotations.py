@@ -114,10 +114,11 @@ def _rules_of(hint: Any) -> list[_Rule]:
     """Return the rule of each member of a union; an empty list if a member is not judged."""
     rules: list[_Rule] = []
     for each in options_of(hint):
+        kind = get_origin(each) or each  # compared by identity: it may have no hash
         if choices := choices_of(each):
             quoted = ", ".join(_quoted(value) for _name, value in choices)
             rules.append((_("one of %(choices)s") % {"choices": quoted}, partial(_is_choice, choices)))
-        elif rule := _PLAIN.get(get_origin(each) or each):
+        elif rule := next((rule for known, rule in _PLAIN.items() if known is kind), None):
             rules.append((_(rule[0]), rule[1]))
         else:
             return []

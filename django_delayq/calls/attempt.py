@@ -52,5 +52,11 @@ def to_json(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
 
 
 def from_json(value: Any) -> list[Attempt]:
-    """Parse the attempts of a row, without what later versions may add to them."""
-    return [Attempt._make(map(each.get, Attempt._fields)) for each in value or ()]
+    """Parse the attempts of a row, without garbage and without what later versions may add to them."""
+    return [
+        Attempt(
+            each["number"], each.get("started"), each.get("finished"),
+            *(each.get(name) or "" for name in ("worker", "title", "trace")),
+        )
+        for each in value or () if isinstance(each, dict) and isinstance(each.get("number"), int)
+    ]  # fmt: skip

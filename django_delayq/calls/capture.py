@@ -1,11 +1,11 @@
 """The last output of each execution (logs, stdout, stderr), kept in memory until its outcome is recorded. Pure.
 
-Note [CapturedOutput is captured by context]
+Note [Output is captured by context]
 A handler of the root logger and replacements of `sys.stdout` and `sys.stderr` copy what code in the context of an
 execution writes, also in its coroutines and threads with a copy of the context, and pass it on. Not captured: loggers
 that do not propagate, and output to the file descriptor (child processes, C code) or a stream saved earlier.
 
-Note [CapturedOutput that cannot be written is dropped]
+Note [Output that cannot be written is dropped]
 A worker's standard output may be closed, full, or a pipe without a reader. Then each `print` of a task would raise. So
 the streams are replaced even if nothing is captured. Captured output is kept in any case.
 """
@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from contextvars import ContextVar
+from copy import copy
 from threading import RLock
 from typing import Any, TextIO
 
@@ -24,6 +25,8 @@ from .side_channels import Guard
 
 #: Extra characters that are kept, because the first line may be cut: see `CapturedOutput.end`.
 MARGIN = 4096
+#: Maximum characters of one text that is passed on, so that a queue of texts is bounded.
+PIECE_CHARS = 8192
 #: Calls a writing function with a text, now or later.
 Put = Callable[[Callable[[str], object], str], object]
 _formatter = logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
@@ -73,7 +76,7 @@ current: ContextVar[CapturedOutput | None] = ContextVar("delayq_output", default
 def capture_output(most_bytes: int, put: Put = lambda write, text: write(text)) -> Iterator[None]:
     """Capture the output of this process' tasks, the last `most_bytes` of each; 0 captures nothing.
 
-    See Notes [CapturedOutput is captured by context] and [CapturedOutput that cannot be written is dropped].
+    See Notes [Output is captured by context] and [Output that cannot be written is dropped].
     """
     global most
     before, handler = most, _CaptureHandler()
@@ -104,8 +107,8 @@ class _Stream:
         output = current.get()
         if output is not None:
             output.add(text)
-        if text:
-            self._put(self._write, text)
+        for at in range(0, len(text), PIECE_CHARS):
+            self._put(self._write, text[at : at + PIECE_CHARS])
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -130,7 +133,7 @@ class _CaptureHandler(logging.Handler):
         output = current.get()
         if output is not None:
             with suppress(Exception):  # the project's handlers report it
-                output.add(f"{_formatter.format(record)}\n")
+                output.add(f"{_formatter.format(copy(record))}\n")  # formatting writes to the record
         logger, last = logging.getLogger(record.name), logging.lastResort
         while not logger.handlers and logger.parent:
             logger = logger.parent

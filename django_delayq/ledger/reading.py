@@ -1,6 +1,5 @@
 """Reads schedules, open rows, recent outcomes and the controls of users, always from the primary database."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -127,19 +126,12 @@ def open_separate() -> QuerySet[Run]:
     return rows.filter(status__in=OPEN_STATUSES)
 
 
-def count_open_separate(most: int, without: Collection[str] = ()) -> tuple[int, bool]:
-    """Count open rows outside chains and queues `without`, `most` per status; return also whether there are more."""
+def count_open_separate(most: int) -> tuple[int, bool]:
+    """Count open rows outside chains, `most` per status; return also whether there are more."""
     rows = [with_status(status).order_by("pk") for status in OPEN_STATUSES]
-    if not without:
-        chains = Run._base_manager.using(database()).filter(_IS_OPEN_OF_CHAIN)
-        *counts, of_chains = count_up_to(most, *rows, chains)
-        return sum(counts) - of_chains, max(*counts, of_chains) > most
-    found = count_values(most + 1, ("status", "separate", "queue"), *rows)
-    by_status = Counter[str]()
-    for (status, _, _), count in found.items():
-        by_status[status] += count
-    separate = sum(count for (_, separate, queue), count in found.items() if separate and queue not in without)
-    return separate, max(by_status.values(), default=0) > most
+    chains = Run._base_manager.using(database()).filter(_IS_OPEN_OF_CHAIN)
+    *counts, of_chains = count_up_to(most, *rows, chains)
+    return sum(counts) - of_chains, max(*counts, of_chains) > most
 
 
 def count_values(
@@ -171,9 +163,10 @@ def as_schedule(row: ScheduleRow) -> Schedule:
 
 def as_run(row: RunRow) -> Run:
     """Return an instance of the run, which may be unsaved."""
-    run = _instance(Run, RUN, row)
-    if not row.pk:
-        run.pk, run._state.adding = None, True
+    if row.pk:
+        return _instance(Run, RUN, row)
+    run = Run(**{name: getattr(row, name) for name in RUN if name != "pk"})  # other fields have their defaults
+    run._state.db = database()
     return run
 
 

@@ -102,10 +102,6 @@ def take_back_pruned(inserted: Iterable[RunRow], states: Mapping[int, StateRow],
     return pruned
 
 
-def _reaches(horizon: datetime | None, run: RunRow) -> bool:
-    return horizon is not None and run.due_at <= horizon
-
-
 STATE_FIELDS = [
     "last_due_at", "next_due_at", "last_status", "last_outcome_at", "last_latency_ms", "last_finished_at", "busy_from",
     "failing_streak", "run_count", "condition", "condition_reason",

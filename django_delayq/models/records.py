@@ -24,7 +24,7 @@ class Output(PrimaryModel):
     run = models.ForeignKey(
         "django_delayq.Run", on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="outputs"
     )
-    #: Number of the attempt as displayed: see `history.py`.
+    #: Number of the attempt as displayed: see `calls/attempt.py`.
     attempt = models.PositiveIntegerField(_("attempt"))
     text = models.TextField(_("output"))
 

@@ -128,7 +128,7 @@ class Run(RunProperties, PrimaryModel):
     worker = models.CharField(_("worker"), max_length=128, blank=True, default="", db_default="")
     error = models.TextField(_("error"), blank=True, default="", db_default="")
     result = models.JSONField(_("result"), null=True)
-    #: The attempts before the last one (`history.py`), or None.
+    #: The attempts before the last one (`calls/attempt.py`), or None.
     attempts = models.JSONField(null=True, editable=False)
     #: The last point of a skipped stretch.
     last_due_at = UTCDateTimeField(_("last due"), null=True)

@@ -1,4 +1,5 @@
-"""When things are due: recurrences, and policies about late points. Imports no Django, no Redis, reads no clock."""
+"""When things are due: recurrences, and policies about late points. Imports no Redis; `words`, `phrases` and
+`preview` need Django's translations. Only `point.utcnow` reads a clock."""
 
 from .cron import Cron
 from .dialect import parse_every

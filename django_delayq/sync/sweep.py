@@ -162,14 +162,14 @@ def sweep_now(broker: Broker, *, go_on: GoOn = lambda checked: True) -> SweepRep
     return report
 
 
-def adopt(broker: Broker, *, go_on: GoOn = lambda checked: True) -> SweepReport:
+def adopt(broker: Broker) -> SweepReport:
     """Take the prefix over for this database, whatever its former owner. Workers of the other database end within 30 s,
     and cannot settle what they still execute; what workers of this one execute may be executed again.
     """
     store_layout(broker)
     broker.forget_sweep()
     broker.take_over(broker.shards())
-    return sweep_now(broker, go_on=go_on)
+    return sweep_now(broker)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Note [A new layout is rebuilt after all older workers end]
 An index of another layout is rebuilt as after a flush. A worker with another layout first waits until the workers that
 use the old one, and the leases of killed workers, have ended: so no point is executed twice at the same time.
 
-Note [SweepReport, then check]
+Note [Report, then check]
 A worker reports that it is alive before its last check of the layout. A worker that switches marks the layout before
 its last check for live workers. So one of the two sees the other, and no worker starts with an index that is about to
 be dropped. An interrupted switch leaves `switching` behind, and the next waiting worker continues.

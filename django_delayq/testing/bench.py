@@ -23,7 +23,7 @@ from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import TestCase
 
-from ..exceptions import BrokerError, TaskTimeout
+from ..exceptions import BrokerError, DelayQError, TaskTimeout
 from ..index import Shard
 from ..worker.calling import execute, give_up
 from ..worker.dispatch import Controls, Dispatcher
@@ -156,6 +156,8 @@ class Bench:
         self.recorder.add(ended)
         self.recorder.flush()
         self.recorder.call_receivers()
+        if self.recorder.refusals.rows or self.recorder.locked:
+            raise DelayQError("An outcome could not be recorded; the log of django_delayq.worker says why.")
 
 
 @contextmanager

@@ -35,7 +35,7 @@ class Runner(Assertions):
         """`now`: the first instant, by default the real time. Raises ValueError if it is naive while USE_TZ is on."""
         self.clock = FrozenClock(None if now is None else _aware(now))
         self._stack = ExitStack()
-        self._moved = False
+        self._moved = self._running = False
         self._recorded: list[Run] = []
 
     def __enter__(self) -> Self:
@@ -104,8 +104,18 @@ class Runner(Assertions):
         task is in its run or result. Raises ValueError if `now` is in the past or naive, DelayQError after more than
         `most` steps.
         """
-        until_ms, steps = self._later(now, "run_due"), 0
-        self._moved, self._recorded = True, []
+        if self._running:
+            raise DelayQError("run_due() is called by a task that it runs.")
+        until_ms = self._later(now, "run_due")
+        self._moved, self._recorded, self._running = True, [], True
+        try:
+            self._run_until(until_ms, most)
+        finally:
+            self._running = False
+        return self._recorded
+
+    def _run_until(self, until_ms: int, most: int) -> None:
+        steps = 0
         self.bench.index.refresh()
         while (next_ms := self.bench.next_ms()) is not None and next_ms <= until_ms:
             steps += 1
@@ -118,7 +128,6 @@ class Runner(Assertions):
             self.bench.step()
             self.bench.index.refresh()
         self.clock.set(until_ms)
-        return self._recorded
 
     def _later(self, when: datetime | timedelta | None, method: str) -> int:
         if when is None:

@@ -179,7 +179,8 @@ def log_run(outcome: Outcome) -> None:
     message = f"{event['event']:<9} {run.title}".replace("%", "%%").replace("\n", " ") + "  %s"
     parts = [f"due {event['due_at']:.19}"]
     parts += [event["origin"]] if run.origin not in (Origin.DUE, Origin.JOB) else []
-    parts += [text.format(event[name]) for name, text in _SHOWN.items() if name in event]
+    shown = event | ({"points": "not known"} if event.get("points") == 0 else {})
+    parts += [text.format(shown[name]) for name, text in _SHOWN.items() if name in event]
     info = None if error is None else (type(error), error, error.__traceback__)
     extra = {"delayq": event, **labels_of(run)}
     line = "  ".join(parts).replace("\n", " ")

@@ -31,7 +31,7 @@ from ..text import iso, plain, redact_text
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Maximum number of waiting records and texts, about 1 KiB each.
+#: Maximum number of waiting records and texts, of at most 8 KiB each for texts.
 MOST_WAITING: Final = 10_000
 #: Seconds without a write after which the log counts as blocked.
 PATIENCE_SECONDS: Final = 1.0

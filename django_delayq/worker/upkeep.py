@@ -125,7 +125,7 @@ class Upkeep:
                 self._check_alerts()
                 self._release_lease()
         self.broker.heartbeat(self.broker.now_ms(), self._details())
-        sync.check_layout(self.broker)  # again: see `sync/switch.py`, Note [SweepReport, then check]
+        sync.check_layout(self.broker)  # again: see `sync/switch.py`, Note [Report, then check]
 
     def _details(self) -> str:
         queues = sorted({shard.queue for shard in self.shards})

@@ -110,7 +110,7 @@ def test_hostile_and_secret_texts_are_escaped_and_hidden_and_long_ones_cut(viewe
     run = make_run(
         schedule_name=HOSTILE, task=HOSTILE, reason=HOSTILE, worker=HOSTILE, error=f"{HOSTILE}\n{long}\nthe end",
         result={"key": HOSTILE, **half}, status="failed",
-        attempts=[bad, attempt(2, started=10**30, worker=HOSTILE)],
+        attempts=[bad, {"number": 2, "started": 10**30, "worker": HOSTILE}, "garbage"],
     )  # fmt: skip
     for url in (RUNS, f"{RUNS}{run.pk}/change/", f"{RUNS}?schedule__id__exact=7"):
         page = page_of(viewer, url)

@@ -96,22 +96,24 @@ def test_what_cannot_be_called_is_refused_when_it_is_saved_and_when_it_is_execut
 
 
 class Filed(BaseCommand):
-    """A command that reads arguments from files."""
+    """A command that reads arguments from files, and one of whose parts does so by another sign."""
 
     def create_parser(self, *args, **kwargs):
         return super().create_parser(*args, **kwargs, fromfile_prefix_chars="@")
 
     def add_arguments(self, parser):
-        parser.add_argument("words", nargs="*")
+        part = parser.add_subparsers().add_parser("part", fromfile_prefix_chars="+")
+        part.add_argument("words", nargs="*")
 
 
 def test_a_file_of_arguments_is_refused(settings, monkeypatch, tmp_path):
     settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": ["filed"]}
     monkeypatch.setattr("django_delayq.calls.commands.line.get_commands", lambda: {"filed": Filed()})
     (tmp_path / "words").write_text("harmless at the check")
-    with pytest.raises(InvalidArguments, match="names a file of arguments"):
-        command_words("filed", [f"@{tmp_path}/words"])
-    assert command_words("filed", ["a@b", "%c"]) == ["filed", "a@b", "%c"]
+    for sign in "@+":
+        with pytest.raises(InvalidArguments, match="names a file of arguments"):
+            command_words("filed", ["part", f"{sign}{tmp_path}/words"])
+    assert command_words("filed", ["part", "a@b", "%c"]) == ["filed", "part", "a@b", "%c"]
 
 
 def test_the_form_offers_the_names_and_refuses_what_the_command_refuses():

@@ -10,6 +10,7 @@ from django_delayq.calls.compat import TaskContext, task
 from django_delayq.models import Schedule
 
 COMMITTED: list[str] = []
+RUNNER = None
 
 
 def _shown(moment) -> str:
@@ -21,6 +22,12 @@ def what_time() -> list[str]:
     """Tell the time, by a name that was imported long ago."""
     local = now() if is_naive(now()) else localtime()
     return [_shown(now()), _shown(local)]
+
+
+@task
+def nested() -> None:
+    """Run what is due."""
+    RUNNER.run_due()
 
 
 @task

@@ -1,14 +1,17 @@
 """`Runner.run_due` with schedules: the real judging and the real ledger, at instants that the test chooses."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from django.db import IntegrityError
 from django.utils import timezone
 
 from django_delayq import actions, conf
+from django_delayq import index as lua
 from django_delayq.exceptions import DelayQError, UnknownTask
 from django_delayq.models import Origin, Run, Schedule
-from django_delayq.testing import Runner
+from django_delayq.testing import Runner, memory
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db
@@ -218,6 +221,24 @@ def test_a_task_that_makes_work_for_ever_is_found_out(runner):
     assert len(runner.run_due(HOUR)) == 60, "and it can go on"
 
 
+def test_a_task_must_not_run_what_is_due(runner, monkeypatch):
+    hourly(task="tests.testing.tasks.nested")
+    monkeypatch.setattr("tests.testing.tasks.RUNNER", runner, raising=False)
+    (run,) = runner.run_due(HOUR)
+    assert "is called by a task that it runs" in run.error
+
+
+def test_an_outcome_that_cannot_be_recorded_is_an_error(runner, monkeypatch):
+    hourly()
+    monkeypatch.setattr(runner.bench.trip, "record", refuse)
+    with pytest.raises(DelayQError, match="could not be recorded"):
+        runner.run_due(HOUR)
+
+
+def refuse(batch):
+    raise IntegrityError("no such row")
+
+
 def test_what_was_written_by_sql_is_found_at_the_next_call(runner):
     schedule = hourly()
     runner.run_due(MINUTE)
@@ -282,3 +303,8 @@ def test_naive_instants_are_refused_where_there_are_time_zones(settings):
             Runner(datetime(2026, 3, 2))  # noqa: DTZ001
     else:
         assert Runner(datetime(2026, 3, 2, 9)).now == NINE  # noqa: DTZ001
+
+
+def test_the_index_in_memory_ranks_as_the_scripts_do():
+    prelude = (Path(lua.__file__).parent / "lua" / "_prelude.lua").read_text()
+    assert f"local STEP_MS = {memory.STEP_MS}\n" in prelude

@@ -132,3 +132,10 @@ def test_words_and_choices_are_for_people():
     assert wanted(Decimal) == wanted(int | Decimal) == ""
     assert choices_of(Size) == [("Small one", "s")]
     assert choices_of(Colour) == [("RED", "red"), ("BLUE", "blue")]
+
+
+def test_a_hint_without_a_hash_is_not_judged() -> None:
+    def documented(x: ["a", "b"], y: {"doc": 1}) -> None:  # noqa: F821
+        """Annotations that are no types."""
+
+    assert list(misfits(documented, inspect.signature(documented), [1], {"y": "z"})) == []

@@ -7,6 +7,7 @@ refused in every form: they choose code, which users who edit schedules must not
 (`fromfile_prefix_chars`) are refused, because the process would read the file again, perhaps with other content.
 """
 
+import argparse
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -84,9 +85,16 @@ def _text(value: Any) -> str:
     return str(value)
 
 
+def _file_signs(parser: argparse.ArgumentParser) -> str:
+    """Return the characters by which a parser, or one of its subparsers, recognizes a file of arguments."""
+    parts = (part for action in parser._actions if isinstance(action.choices, dict) for part in action.choices.values())
+    inner = (_file_signs(part) for part in parts if isinstance(part, argparse.ArgumentParser))
+    return (parser.fromfile_prefix_chars or "") + "".join(inner)
+
+
 def _check(name: str, parser: CommandParser, words: Sequence[str]) -> None:
     """Check the words with the command's parser. See Note [The command's own parser checks its words]."""
-    signs = tuple(parser.fromfile_prefix_chars or "")
+    signs = tuple(_file_signs(parser))
     for word in words:
         if word.startswith(signs):
             raise InvalidArguments(

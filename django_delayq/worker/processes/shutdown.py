@@ -56,17 +56,25 @@ class Parent(NamedTuple):
     def watch(self, gone: Callable[[], None]) -> None:
         """In a thread: end this process if it hangs; once the supervisor is gone, call `gone` and limit the drain."""
         config = conf.get_config()
-        hung_seconds = max(2 * config.lease_seconds, BUSY_SECONDS)
+        hung_seconds, stderr = max(2 * config.lease_seconds, BUSY_SECONDS), _open_stderr()
 
         def look() -> None:
             while os.getppid() == self.pid:  # an orphaned process gets another parent
-                faulthandler.dump_traceback_later(hung_seconds, exit=True, file=2)
+                faulthandler.dump_traceback_later(hung_seconds, exit=True, file=stderr)
                 time.sleep(LOOK_SECONDS)
-            faulthandler.dump_traceback_later(config.drain_seconds + MARGIN_SECONDS, exit=True, file=2)
+            faulthandler.dump_traceback_later(config.drain_seconds + MARGIN_SECONDS, exit=True, file=stderr)
             logger.warning("The supervisor is gone: this worker drains and ends.")
             gone()
 
         threading.Thread(target=look, name="delayq-parent", daemon=True).start()
+
+
+def _open_stderr() -> int:
+    """Return a descriptor of standard error that never blocks; text that it does not take is lost."""
+    try:
+        return os.open("/dev/stderr", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
+    except OSError:
+        return 2
 
 
 def set_stop_handlers(handler: Callable[[int, FrameType | None], object]) -> "dict[int, signal._HANDLER]":
