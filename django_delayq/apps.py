@@ -1,4 +1,4 @@
-"""The app's configuration. Connects after_commit and checks; starts nothing and connects to no server."""
+"""The app's configuration. Connects signal receivers and registers checks; starts nothing and connects to no server."""
 
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _

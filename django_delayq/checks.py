@@ -26,7 +26,7 @@ from .sources import declared
 from .sources.declared import format_errors
 from .text import did_you_mean
 
-LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
+LEVELS = {"E": checks.Error, "W": checks.Warning}
 #: Seconds that `check --deploy` waits for a reply of Redis.
 TIMEOUT_SECONDS = 2.0
 _NO_ALIAS = (

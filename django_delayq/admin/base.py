@@ -127,12 +127,10 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             if may_view(request, "run" if model == "run" else "schedule")
         ]
 
-    def page(
-        self, request: HttpRequest, template: str, title: str, *, status: int = 200, **context: Any
-    ) -> HttpResponse:
+    def page(self, request: HttpRequest, template: str, title: str, **context: Any) -> HttpResponse:
         """Return a page of this app in the frame of the admin."""
         frame = {**self.admin_site.each_context(request), "title": title, "opts": self.opts, "media": self.media}
-        return TemplateResponse(request, f"admin/django_delayq/{template}", {**frame, **context}, status=status)
+        return TemplateResponse(request, f"admin/django_delayq/{template}", {**frame, **context})
 
     def _url_name(self, model: str | None, view: str) -> str:
         app, model = (APP, model) if model else (self.opts.app_label, self.opts.model_name)

@@ -95,7 +95,7 @@ class ValueField(forms.Field):
     def text_of(self, value: Any) -> str | None:
         """Return the input's text for a value; None if no text would be read as the same value."""
         if self.choices:
-            return json.dumps(value)
+            return next((json.dumps(each) for _name, each in self.choices if same(each, value)), None)
         if not self.is_text:
             return pretty_json(value)
         if not isinstance(value, str) or not value.isprintable():  # a single-line input does not preserve it

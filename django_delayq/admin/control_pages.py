@@ -5,7 +5,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -42,6 +42,14 @@ class ControlAdmin(BaseAdmin):
     shown_until = column(gettext_lazy("until"), lambda row: display.instant(row.until))
     shown_changed = column(gettext_lazy("changed"), lambda row: display.instant(row.changed_at))
     shown_act = column(gettext_lazy("changed"), _act)
+
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+        """Redirect to the existing row of the name in the address."""
+        named = {"kind": request.GET.get("kind", Control.Kind.QUEUE), "name": request.GET.get("name", "")}
+        row = Control.objects.filter(**named).first() if request.method == "GET" and named["name"] else None
+        if row is not None and self.has_view_permission(request, row):
+            return HttpResponseRedirect(self.address("change", row.pk))
+        return super().add_view(request, form_url, extra_context)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return ("kind", "name", "changed_by", "shown_changed") if obj is not None else ()

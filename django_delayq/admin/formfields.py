@@ -44,8 +44,9 @@ def _read(text: str) -> timedelta | None:
     if parts and not _PART.sub("", text):
         lengths = {unit: UNITS[unit] * float(amount) for amount, unit in parts}
         return sum(lengths.values(), timedelta(0)) if len(lengths) == len(parts) else None
-    # 15:00 may be hours or minutes
-    return None if text.count(":") == 1 else parse_standard(text.upper() if text.startswith("p") else text)
+    if text.count(":") == 1 or not any(map(str.isdigit, text)):  # hours or minutes; Django reads "PT" as zero
+        return None
+    return parse_standard(text.upper() if text.startswith("p") else text)
 
 
 class DurationField(forms.Field):

@@ -27,7 +27,7 @@ from ..monitoring.snapshot import Snapshot, take_snapshot
 from ..recurrence.point import utcnow
 from . import charts, display, glance
 from .asking import AskPage
-from .base import ReadOnlyAdmin, ScheduleViewerAdmin
+from .base import ReadOnlyAdmin, ScheduleViewerAdmin, column
 from .coming_page import ComingPage
 from .now import NowPage
 
@@ -139,9 +139,12 @@ class OverviewAdmin(ScheduleViewerAdmin, ComingPage, NowPage, AskPage):
 class AlertAdmin(ReadOnlyAdmin):
     """Sent and pending alerts. Workers keep the rows up to date."""
 
-    list_display = ("kind", "name", "text", "queue", "since", "reported_at", "recovered_at")
+    list_display = ("kind", "name", "text", "queue", "shown_since", "shown_reported", "shown_recovered")
     list_filter = ("kind",)
     search_fields = ("name", "text")
+    shown_since = column(gettext_lazy("since"), lambda row: display.instant(row.since))
+    shown_reported = column(gettext_lazy("notified"), lambda row: display.instant(row.reported_at))
+    shown_recovered = column(gettext_lazy("recovered"), lambda row: display.instant(row.recovered_at))
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
         return super().get_model_perms(request) if conf.get_config().alerts else {}

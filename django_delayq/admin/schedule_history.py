@@ -1,4 +1,4 @@
-"""The history of a row: who did what, what each edit changed; and restoring an earlier definition of a schedule.
+"""The history of a schedule: who did what, what each edit changed; and restoring an earlier definition.
 
 Note [Two sources]
 The admin's log has every action and its user, but no values. Kept definitions have the values, but a user only if the
@@ -25,7 +25,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..calls.validators import read_key
-from ..models import Control, Definition, Run, Schedule
+from ..models import Definition, Run, Schedule
 from ..models.differences import FIELDS, RECURRENCE, SWITCH, Unit, Values, differing, from_json, values_of
 from ..models.primary import heirs
 from ..text import plain, redact_arguments
@@ -50,11 +50,9 @@ class Event:
 
     at: datetime
     who: str
-    name: str
     text: str = ""
     changes: str = ""
     note: str = ""
-    label: str = ""
     address: str = ""
     #: A definition that differs from the current one, and can be restored.
     definition: Definition | None = None
@@ -64,11 +62,10 @@ class Event:
         return display.instant(self.at)
 
 
-def read(row: Schedule | Control) -> list[Event]:
-    """Return the events of a row, newest first. See Note [Two sources]."""
-    edits = list(_edits(row)) if isinstance(row, Schedule) else []
+def read(schedule: Schedule) -> list[Event]:
+    """Return the events of a schedule, newest first. See Note [Two sources]."""
     found: list[Event] = []
-    for event in sorted([*_entries(row), *edits], key=lambda event: event.at, reverse=True):
+    for event in sorted([*_entries(schedule), *_edits(schedule)], key=lambda event: event.at, reverse=True):
         around = found if event.changes else ()
         near = [each for each in around if each.who == event.who and each.at - event.at < TOGETHER and not each.changes]
         if near:
@@ -78,12 +75,11 @@ def read(row: Schedule | Control) -> list[Event]:
     return found
 
 
-def _entries(row: Schedule | Control) -> Iterator[Event]:
-    model: Any = Schedule if isinstance(row, Schedule) else Control
-    types = ContentType.objects.get_for_models(*heirs(model), for_concrete_models=False)
-    rows = LogEntry.objects.filter(content_type__in=[each.pk for each in types.values()], object_id=str(row.pk))
+def _entries(schedule: Schedule) -> Iterator[Event]:
+    types = ContentType.objects.get_for_models(*heirs(Schedule), for_concrete_models=False)
+    rows = LogEntry.objects.filter(content_type__in=[each.pk for each in types.values()], object_id=str(schedule.pk))
     for entry in rows.select_related("user").order_by("-pk")[:MOST_READ]:
-        yield Event(instant_of(entry), plain(entry.user.get_username()), plain(entry.object_repr), message_of(entry))
+        yield Event(instant_of(entry), plain(entry.user.get_username()), message_of(entry))
 
 
 def message_of(entry: LogEntry) -> str:
@@ -176,8 +172,7 @@ def _edits(schedule: Schedule) -> Iterator[Event]:
             )  # fmt: skip
             text = render_to_string("admin/django_delayq/changes.html", {"changes": rows})
             restorable = each if any(unit is not SWITCH for unit in differing(then, values[-1])) else None
-            name = plain(then["name"])
-            yield Event(each.replaced_at, plain(each.by), name, changes=text, note=note, definition=restorable)
+            yield Event(each.replaced_at, plain(each.by), changes=text, note=note, definition=restorable)
 
 
 class HistoryPage(ScheduleActions):
@@ -197,7 +192,7 @@ class HistoryPage(ScheduleActions):
                 event.address = f"{self.address('restore', schedule.pk)}?definition={event.definition.pk}"
         return self.page(
             request, "schedule/history.html", _("History of “%(name)s”") % {"name": schedule.name}, events=events,
-            of_one=True, back=self.address("change", schedule.pk),
+            back=self.address("change", schedule.pk),
         )  # fmt: skip
 
     def restore_view(self, request: HttpRequest, pk: int) -> HttpResponse:

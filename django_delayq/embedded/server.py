@@ -34,6 +34,7 @@ PAUSE_SECONDS = 0.005
 START_SECONDS = 15.0
 STOP_SECONDS = 15.0
 TAIL_CHARACTERS = 2000
+LONGEST_TEMP_ROOT = 70  # bytes: the path of a Unix socket has at most 103 on macOS, 107 on Linux
 #: Kept, because Popen warns when it is collected before its process has ended.
 _watchdogs: list["subprocess.Popen[bytes]"] = []
 
@@ -103,7 +104,7 @@ class EmbeddedServer:
         if self._users is not None and server_pid(self.socket.parent):
             return self
         self.stop()
-        self._home = self._home or Path(tempfile.mkdtemp(prefix="dq"))
+        self._home = self._home or Path(tempfile.mkdtemp(prefix="dq", dir=_temp_root()))
         deadline = time.monotonic() + START_SECONDS
         try:
             while not self._start_or_join(self._home, deadline):
@@ -193,9 +194,14 @@ def _tail(log: IO[bytes]) -> str:
     return log.read().decode(errors="replace")[-TAIL_CHARACTERS:].strip() or "(its log is empty)"
 
 
+def _temp_root() -> str:
+    root = tempfile.gettempdir()
+    return root if len(os.fsencode(root)) <= LONGEST_TEMP_ROOT else "/tmp"  # noqa: S108
+
+
 def shared_home(name: str) -> Path:
     """Return the directory that this user's processes share under a name. `locked` checks its owner."""
-    return Path(tempfile.gettempdir()) / f"dq-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
+    return Path(_temp_root()) / f"dq-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
 
 
 @contextlib.contextmanager

@@ -190,9 +190,10 @@ def _databases(alias: str) -> set[tuple[object, ...]]:
         options = client._options if client is not None else cache._options
         kwargs = options.get("CONNECTION_POOL_KWARGS") or options
         for url in urls:
-            parts = dict(parse_url(url))  # type: ignore[no-untyped-call]
-            where = parts.get("path") or (parts.get("host", "localhost"), parts.get("port", 6379))
-            found.add((where, parts.get("db", kwargs.get("db", 0)), str(options.get("SENTINELS", ""))))
+            with suppress(ValueError):  # an invalid one does not hide the others
+                parts = dict(parse_url(url))  # type: ignore[no-untyped-call]
+                where = parts.get("path") or (parts.get("host", "localhost"), parts.get("port", 6379))
+                found.add((where, parts.get("db", kwargs.get("db", 0)), str(options.get("SENTINELS", ""))))
     return found
 
 

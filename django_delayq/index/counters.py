@@ -2,8 +2,8 @@
 
 Note [Counters]
 Each worker counts in memory and once a second adds its counts to the minute's hash in Redis (`worker/recorder.py`).
-Two minutes later a worker moves the hash into the table `Rollup` (`minutes.py`). The ledger is authoritative, counters
-are not: a crash or Redis may lose counts, and a lost reply may count the last second twice.
+Two minutes later a worker moves the hash into the table `Rollup` (`monitoring/minutes.py`). The ledger is
+authoritative, counters are not: a crash or Redis may lose counts, and a lost reply may count the last second twice.
 """
 
 from bisect import bisect_left
@@ -49,7 +49,7 @@ _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 class Counts(dict[Key, Tally]):
     """Tallies by key, at most MOST_TASKS and one more per kind and queue. Not thread-safe."""
 
-    #: Before this instant the worker could not work. See `minutes.py`, Note [Overload].
+    #: Before this instant the worker could not work. See `monitoring/minutes.py`, Note [Overload].
     since: datetime = datetime.min.replace(tzinfo=UTC)
     #: By queue or task name: when this worker last knew it as paused.
     paused_at: Mapping[str, datetime] = {}

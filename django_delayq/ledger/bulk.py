@@ -283,13 +283,11 @@ def lacking(connection: BaseDatabaseWrapper) -> list[str]:
     return found
 
 
-def prepare(connection: BaseDatabaseWrapper) -> list[str]:
-    """Set missing OPTIONS in this process, at its start; return what was missing. The file keeps the WAL mode."""
-    found = lacking(connection)
-    if found:
+def prepare(connection: BaseDatabaseWrapper) -> None:
+    """Set missing OPTIONS in this process, at its start. The file keeps the WAL mode."""
+    if lacking(connection):
         connection.settings_dict["OPTIONS"] = WANTED | (connection.settings_dict.get("OPTIONS") or {})
         connection.close()
-    return found
 
 
 def _is_wal(name: str) -> bool:

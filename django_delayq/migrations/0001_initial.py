@@ -375,7 +375,7 @@ class Migration(migrations.Migration):
                 ("subject", models.CharField(blank=True, max_length=64)),
                 ("name", models.CharField(blank=True, max_length=200, verbose_name="name")),
                 ("queue", models.CharField(blank=True, max_length=64, verbose_name="queue")),
-                ("text", models.TextField(verbose_name="kind")),
+                ("text", models.TextField(verbose_name="problem")),
                 (
                     "since",
                     django_delayq.models.columns.UTCDateTimeField(

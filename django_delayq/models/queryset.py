@@ -124,6 +124,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         """Insert like Django's. Each row is validated and begins a generation; Redis follows on commit."""
         rows = list(objs)
         for row in rows:
+            row.declared_key = row.declaration_gone_at = None  # of a copy
             row.begin_version()
             row.clean()
         with transaction.atomic(using=self.db):

@@ -42,7 +42,7 @@ class Output(PrimaryModel):
 
 
 class Rollup(PrimaryModel):
-    """Counts (a `Tally`) of one task in `seconds`, 60 or 3600, from `at` on. See `counters.py`, Note [Counters]."""
+    """Counts (a `Tally`) of one task in `seconds`, 60 or 3600, from `at` on. See Note [Counters]."""
 
     at = UTCDateTimeField()
     seconds = models.PositiveIntegerField()
@@ -183,7 +183,7 @@ class Alert(PrimaryModel):
     subject = models.CharField(max_length=64, blank=True)
     name = models.CharField(_("name"), max_length=200, blank=True)
     queue = models.CharField(_("queue"), max_length=64, blank=True)
-    text = models.TextField(_("kind"))
+    text = models.TextField(_("problem"))
     since = UTCDateTimeField(_("since"), default=utcnow)
     reported_at = UTCDateTimeField(_("notified"), null=True)
     gone_at = UTCDateTimeField(null=True)

@@ -197,6 +197,7 @@ class Schedule(Recurring, PrimaryModel):
             if self.pk is not None and not kwargs.get("force_insert"):
                 old = Schedule._base_manager.using(using).select_for_update().filter(pk=self.pk).first()
             if old is None:
+                self.declared_key = self.declaration_gone_at = None  # of a copy
                 self.begin_version()
                 self.clean()
                 super().save(*args, **kwargs)
@@ -246,7 +247,6 @@ class Schedule(Recurring, PrimaryModel):
         now = utcnow()
         self.generation = max(int(self.generation), now_generation())
         self.replaced_from, self.effective_from = None, max(self.created_at, now)
-        self.declared_key = self.declaration_gone_at = None
         self.synced_generation = 0
         self.updated_at = now
 

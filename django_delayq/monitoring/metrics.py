@@ -1,7 +1,7 @@
 """Metrics in Prometheus' format, for web views and for a port of each worker. Needs `prometheus_client`.
 
 Note [Counters and gauges]
-Prometheus takes a falling counter for a restart, and the sums that all workers share (`counters.py`) may fall. So
+Prometheus takes a falling counter for a restart, and the sums that all workers share (`index/counters.py`) may fall. So
 counters come from the process that counts: each worker exposes its own since its start, at `/metrics` on its port.
 Gauges have the state of Redis and the database, with the shared sums of the last hour: in the web view, and at `/fleet`
 on each worker's port. Labels are bounded: queues, tasks (at most `MOST_TASKS`), reasons; no schedules, no errors.

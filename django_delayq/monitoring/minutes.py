@@ -1,4 +1,4 @@
-"""Moves counts from Redis to the database and reads both together. See `counters.py`, Note [Counters].
+"""Moves counts from Redis to the database and reads both together. See `index/counters.py`, Note [Counters].
 
 Note [Moved once]
 A minute is inserted, ignoring rows that exist, and only then deleted in Redis. So it counts once, even if the mover

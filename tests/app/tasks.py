@@ -256,7 +256,7 @@ def report(
     title: str = "Daily report",
     draft: bool = False,
     since: datetime | None = None,
-    style: Literal["plain", "rich"] = "plain",
+    style: Literal["plain", "rich"] | None = "plain",
     written: Format = Format.TEXT,
     recipients: list[str] | None = None,
     options: "Options | None" = None,

@@ -75,6 +75,7 @@ def test_inputs_show_what_is_stored_and_saving_them_changes_nothing(boss, task, 
         (REPORT, ["2026-01-31"], {"title": ""}),
         (REPORT, ["2026-01-31"], {"title": "two\nlines"}),
         (REPORT, ["2026-01-31"], {"since": None}),
+        (REPORT, ["2026-01-31"], {"style": None}),
     ],
 )
 def test_what_inputs_cannot_say_is_shown_as_json_and_saving_it_changes_nothing(boss, task, args, kwargs):
@@ -124,7 +125,7 @@ def test_who_ticks_the_box_writes_json(boss):
         ({"scale": "five"}, "scale must be a number or null, not 'five'"),
         ({"day": "31.1.2026"}, "day must be a date such as 2026-01-31, not '31.1.2026'"),
         ({"day": ""}, "day is required"),
-        ({"style": '"Rich"'}, "style must be one of 'plain', 'rich', not 'Rich'"),
+        ({"style": '"Rich"'}, "style must be one of 'plain', 'rich' or null, not 'Rich'"),
         ({"draft": "perhaps"}, "draft must be true or false, not 'perhaps'"),
         ({"recipients": "a@example.org"}, "recipients: This is not JSON"),
         ({"options": "[" * 60_000}, "options: This cannot be used"),

@@ -32,7 +32,9 @@ def test_what_is_understood(text, value):
     assert parse_duration(text) == value
 
 
-@pytest.mark.parametrize("text", ["soon", "15:00", "1h1h", "-5s", "-PT5S", "5 parsecs", "m", "1e9", "1:2:3:4", "٣s"])
+@pytest.mark.parametrize(
+    "text", ["", "PT", "soon", "15:00", "1h1h", "-5s", "-PT5S", "5 parsecs", "m", "1e9", "1:2:3:4", "٣s"]
+)
 def test_what_is_refused(text):
     with pytest.raises(ValueError, match="1h30m"):
         parse_duration(text)

@@ -1,4 +1,4 @@
-"""Failures: in groups, told separate and found again, run again, retried and dismissed."""
+"""Failures: in groups, told apart and found again, run again, retried and dismissed."""
 
 import html
 import itertools

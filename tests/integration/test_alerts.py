@@ -25,6 +25,8 @@ from django_delayq.monitoring import alerts
 from django_delayq.monitoring.alerts import sending, states
 from django_delayq.monitoring.database_side import find_late
 from django_delayq.monitoring.outgoing import DeliveryFailed, post
+from django_delayq.monitoring.problems import Problem
+from django_delayq.monitoring.snapshot import Snapshot
 from django_delayq.recurrence.point import utcnow
 from django_delayq.signals import alert_changed
 from tests import failpoints
@@ -272,6 +274,14 @@ def test_problems_of_a_queue_and_failed_jobs_are_told_by_queue(told, broker):
     look(3)
     over = dict(Alert.objects.values_list("kind", "recovered_at"))
     assert over["failed_jobs"] and not over["no_worker"], "the database tells the one, and an empty Redis not the other"
+
+
+@pytest.mark.parametrize("kind", ["not_built", "redis_unfit"])
+def test_a_problem_of_a_silent_redis_does_not_recover(kind):
+    unfit = Problem("redis_unfit", "", "")
+    silent, seen = Snapshot(), Snapshot(blind={"redis_unfit": unfit})
+    assert not states._is_known(silent, kind, "")
+    assert states._is_known(seen, kind, "") is (kind == "redis_unfit")
 
 
 def test_while_redis_is_not_built_nothing_is_known_of_it(told, broker):

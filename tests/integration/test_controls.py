@@ -321,6 +321,8 @@ def test_a_queue_is_paused_and_resumed_in_the_admin_and_the_history_tells_it(bos
     assert '<option value="default">' in form
     assert 'value="mail"' in form
     boss.post(ADD, TYPED)
+    address = f"{LIST}{Control.objects.get().pk}/change/"
+    assert boss.get(f"{ADD}?name=mail&paused=on").url == address
     row = Control.objects.get()
     assert row.restrictions.startswith("paused (full disk) by ")
     assert ledger.read_held_back().queues == {"mail": "full disk"}

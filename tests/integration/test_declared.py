@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.core import serializers
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -139,6 +140,9 @@ def test_only_a_sync_writes_that_a_schedule_is_declared(code):
     copy.pk, copy.name = None, "copy"
     copy.save()
     assert not the_one(name="copy").is_declared
+    dumped = serializers.serialize("json", Schedule.objects.filter(name=NOOP))
+    next(serializers.deserialize("json", dumped)).save()
+    assert the_one(name=NOOP).is_declared
 
 
 # -- what people own

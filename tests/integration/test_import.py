@@ -242,6 +242,13 @@ def test_the_words_of_another_shell_are_not_read(written):
     assert "SHELL is /usr/bin/fish" in entry["reason"]
 
 
+def test_an_assignment_with_a_path_is_left_out(written, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": COMMANDS}
+    path = written("5 5 * * * PYTHONPATH=/srv/app flock -w 0.0 /tmp/l python manage.py tell a\n")
+    (entry,) = entries("crontab", path).values()
+    assert (entry["schedule"]["args"], entry["schedule"]["overlap"]) == (["tell", "a"], "skip")
+
+
 def test_a_lock_that_lines_share_is_named(written):
     path = written("1 1 * * * flock /tmp/l x\n2 2 * * * flock -n /tmp/l y\n3 3 * * * flock /tmp/m z\n")
     found = entries("crontab", path, "--map=*=tests.app.tasks.noop")

@@ -115,7 +115,7 @@ REPORT = "tests.app.tasks.report"
 MISFITS = [
     ({"args": ["soon"]}, "args", "day must be a date such as 2026-01-31, not 'soon'"),
     ({"args": ["2026-01-31"], "kwargs": {"style": "Rich"}}, "kwargs",
-     "style must be one of 'plain', 'rich', not 'Rich'"),
+     "style must be one of 'plain', 'rich' or null, not 'Rich'"),
     ({"args": ["2026-01-31"], "kwargs": {"api_token": 12345}}, "kwargs", "api_token must be a text, not ********"),
 ]  # fmt: skip
 

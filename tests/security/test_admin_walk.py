@@ -328,7 +328,7 @@ def test_hostile_texts_are_escaped_on_every_page_and_in_every_message(boss, brok
     pages += [
         boss.get(RUNS, {"status__exact": text}),
         boss.get(RUNS, {"error": text}),
-        boss.post(RUNS, {"action": "delete_selected", "_selected_action": [run.pk for run in Run.objects.all()]}),
+        boss.post(RUNS, {"action": "delete", "_selected_action": [run.pk for run in Run.objects.all()]}),
         boss.post(RUNS, {"action": text, "_selected_action": [job.pk], "apply": text}),
         boss.post(reverse("admin:django_delayq_run_cancel", args=[job.pk]), follow=True),
         boss.get(LIST, {"q": text}),

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 UNSTORABLE = ("\0", "a\0b", "\ud800", "\udfff", "x\udc80")
 #: What Django's lists take beside the filters.
-OF_LISTS = ("q", "o", "p", "all", "e", "_popup", "_to_field", "_changelist_filters", "_facets", "state", "id", "after")
+OF_LISTS = ("q", "o", "p", "all", "e", "_popup", "_to_field", "_changelist_filters", "_facets", "state", "id")
 OF_PAGES = ("start_0", "start_1", "end_0", "end_1", "_popup", "_changelist_filters", "name", "task")
 #: An action that deletes nothing.
 OF_ACTIONS = {"action": "pause", "reason": "because", "apply": "1"}

@@ -160,9 +160,9 @@ def _work(worker: Worker, log: LogQueue) -> int:
     host, port = worker.options.metrics_host, worker.options.metrics_port
     try:
         server = http.Server(host, port, http.build_pages(worker)) if port else nullcontext()
-    except OSError as error:
-        where = f"{host}:{port}"
-        raise CommandError(f"--metrics cannot listen on {where}: {error.strerror or error}. Name another.") from error
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CommandError(f"--metrics cannot listen on {host}:{port}: {reason}. Name another.") from error
     try:
         with server, capture_output(conf.get_config().max_output_bytes, log.put):
             return worker.run()
@@ -214,6 +214,8 @@ def _read_options(options: dict[str, Any], parent: Parent | None) -> WorkerOptio
     if not config.mirror:
         raise CommandError(f"{conf.why_no_redis()}: nothing reaches Redis, so there is nothing to run.")
     host, port = options["metrics"] or ("", None)
+    if port and port + (options["processes"] or 1) - 1 > 65535:
+        raise CommandError(f"--metrics {port} leaves no port for {options['processes']} processes. Name a lower one.")
     return WorkerOptions(
         queues=queues,
         threads=options["threads"],

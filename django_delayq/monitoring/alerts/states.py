@@ -163,7 +163,7 @@ def _is_known(snapshot: Snapshot, kind: str, queue: str) -> bool:
     if "database_unreachable" in snapshot.blind:
         return False
     if kind in BY_THE_DATABASE or kind in OF_REDIS:
-        return kind != "not_built" or redis is not None
+        return redis is not None or kind in snapshot.blind or kind not in ("not_built", "redis_unfit")
     if redis is None or compared is None or compared.foreign:
         return False
     return not any(shard.epoch != "built" for shard in redis.shards if not queue or shard.queue == queue)

@@ -130,11 +130,12 @@ def _read_call(entry: ImportedEntry, line: str, locks: dict[str, list[ImportedEn
         entry.notes.append(f"left out: {', '.join(left_out)}")
     texts = rest = [word.text for word in words]
     while rest:
+        if _ASSIGNMENT.fullmatch(rest[0]):
+            rest = rest[1:]
+            continue
         name, rest = PurePath(rest[0]).name, rest[1:]
         if name in ("manage.py", "django-admin"):
             break
-        if _ASSIGNMENT.fullmatch(name):
-            continue
         options, operands, rest = _read_options("python" if name.startswith("python") else name, rest, texts)
         if "-m" in options:
             if options["-m"] == "django":
@@ -179,7 +180,11 @@ def _read_options(name: str, words: list[str], texts: list[str]) -> tuple[dict[s
 def _set_overlap(entry: ImportedEntry, options: dict[str, str]) -> None:
     """Choose the overlap that matches `flock`."""
     limit = next((options[name] for name in ("-w", "--wait", "--timeout") if name in options), None)
-    if options.keys() & {"-n", "--nonblocking", "--nb"} or limit == "0":
+    try:
+        waits = limit is None or float(limit) > 0
+    except ValueError:
+        raise Refused(f"flock waits for {limit!r}, not for a number of seconds") from None
+    if options.keys() & {"-n", "--nonblocking", "--nb"} or not waits:
         overlap, note = "skip", "flock gives up while the command is busy: so does overlap 'skip'"
     elif limit is None:
         overlap, note = "queue_all", "flock waits while the command is busy: so does overlap 'queue_all'"

@@ -16,6 +16,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -46,7 +47,7 @@ _BY = "delayq_import"
 
 @dataclass(frozen=True)
 class Choices:
-    """ReadOptions of the command. `maps` are (pattern of the call, task): the first match wins."""
+    """Options of the command. `maps` are (pattern of the call, task): the first match wins."""
 
     origin: str
     maps: Sequence[tuple[str, str]] = ()
@@ -77,7 +78,9 @@ class ImportStep:
 
     @property
     def next_at(self) -> datetime | None:
-        return None if self.values is None or self.schedule is None else self.schedule.recurrence.next_after(utcnow())
+        with suppress(InvalidRecurrence):
+            return self.schedule.recurrence.next_after(utcnow()) if self.values and self.schedule else None
+        return None
 
     def refuse(self, error: Exception | str) -> None:
         if isinstance(error, IntegrityError):

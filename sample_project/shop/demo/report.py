@@ -63,7 +63,7 @@ class Report:
         return found
 
     def table(self) -> str:
-        """Return the figures as text. Lags are in milliseconds."""
+        """Return the figures as text. Latencies are in milliseconds."""
         lines = [line for line in self.lines if line.due]
         if not lines:
             return "No due point came up."
