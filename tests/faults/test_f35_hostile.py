@@ -61,7 +61,7 @@ class Meta(type):
         return super().__getattribute__(name)
 
 
-NOT_JSON, HALVES = "not plain JSON", "NUL and halves"
+NOT_JSON, HALVES = "cannot be stored", "NUL and halves"
 #: What is returned, and what becomes of a point: "" failed, else what its result says. A job has failed in any case.
 VALUES = {
     "items raises": (lambda: value(RuntimeError("no items")), ""),

@@ -89,7 +89,7 @@ def test_f44_what_a_point_raises_is_told_as_it_was_raised_there(worker):
     again = outcome(point("fail", "stock", name="again", max_attempts=2, backoff=timedelta(0)))
     assert again.attempt == 2
     noted = outcome(point("give", "set", name="a set"))
-    assert noted.status == "succeeded" and "not plain JSON" in noted.result["not stored"]
+    assert noted.status == "succeeded" and "cannot be stored" in noted.result["not stored"]
 
 
 def test_f44_what_it_says_is_heard_once_and_goes_on_to_the_worker_s_output(worker):
