@@ -14,7 +14,7 @@ run_finished = Signal()
 run_skipped = Signal()
 #: This worker lost the lease of a running execution. Arguments: `member` (str), `queue` (str).
 lease_lost = Signal()
-#: The next due point of a schedule cannot be computed. Arguments: `schedule` (Schedule), `reason` (str).
+#: A next due point cannot be computed. A process that saves sends it too. Arguments: `schedule`, `reason` (str).
 schedule_broken = Signal()
 
 #: An alert has opened or recovered. Arguments: `alert` (Alert), `what` ("opened" or "recovered"). Sent at most once.

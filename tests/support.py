@@ -10,6 +10,7 @@ from django.db import transaction
 
 from django_delayq import sync
 from django_delayq.index import Broker
+from django_delayq.index.broker import UPKEEP_MS
 from django_delayq.models import Schedule
 from django_delayq.recurrence import Recurrence, from_ms, to_ms
 from django_delayq.worker.loop import Worker
@@ -31,6 +32,11 @@ YEARLY_CRON = f"0 0 1 {(datetime.now(UTC).month + 5) % 12 + 1} *"
 
 #: What DELAYQ["COMMANDS"] is in tests of commands, in all of them: the form's choice is made at the first import.
 COMMANDS = ["tell", "clearsessions", "nowhere"]
+
+
+def hold_upkeep(broker: Broker) -> None:
+    """Let another worker, named "another", hold the upkeep lease."""
+    broker.client.set(f"{broker.config.prefix}:upkeep", "another", px=UPKEEP_MS)
 
 
 def make_due(broker: Broker, schedule: Schedule, ago: timedelta | None = None) -> datetime:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from inspect import Parameter
+from math import isfinite
 from types import NoneType
 from typing import Any, Self, cast
 
@@ -35,7 +36,7 @@ _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 def parse_json(text: str) -> Any:
     """Parse JSON. A ValidationError has the position of a syntax error, or the reason why the value is refused."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=_finite, parse_constant=_finite)
     except json.JSONDecodeError as error:
         values = {"problem": error.msg, "line": error.lineno, "column": error.colno}
         message = _("This is not JSON: %(problem)s, line %(line)d, column %(column)d.") % values
@@ -46,6 +47,13 @@ def parse_json(text: str) -> Any:
         problem = _("it is nested too deeply") if isinstance(error, RecursionError) else str(error).rstrip(".")
         message = _("This cannot be used: %(problem)s.") % {"problem": problem}
         raise ValidationError(message, code="invalid") from None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError(_("%(text)s is not a finite number") % {"text": text[:50]})
+    return number
 
 
 @dataclass(frozen=True)

@@ -129,8 +129,15 @@ class ScheduleFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
         if (value := self.value()) is None:
             return []
-        names = Schedule.objects.filter(pk=read_key(value) or 0).values_list("name", flat=True)
-        return [(value, names.first() or value)]
+        key = read_key(value) or 0
+        name = Schedule.objects.filter(pk=key).values_list("name", flat=True).first()
+        # of a deleted schedule: the name in its runs
+        return [
+            (
+                value,
+                name or Run.objects.filter(schedule_id=key).values_list("schedule_name", flat=True).first() or value,
+            )
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()

@@ -165,17 +165,17 @@ class Broker:
         taken = self.ask("set", self._key("upkeep"), self.worker, px=UPKEEP_MS, nx=left_ms in (0, -2))
         return 0.0 if taken else UPKEEP_MS / 1000
 
-    def seize_upkeep(self, holder: str = "") -> None:
+    def seize_upkeep(self) -> None:
         """Take or renew the upkeep lease, whichever worker holds it."""
-        self.ask("set", self._key("upkeep"), holder or self.worker, px=UPKEEP_MS)
+        self.ask("set", self._key("upkeep"), self.worker, px=UPKEEP_MS)
 
     def keep_upkeep(self) -> bool:
         """Renew the upkeep lease. False if it is free, or another worker's: that lease is extended once."""
         holder = self.ask("getex", self._key("upkeep"), px=UPKEEP_MS)
         return holder is not None and text(holder) == self.worker
 
-    def end_upkeep(self, holder: str = "") -> None:
-        if self.upkeep_holder() == (holder or self.worker):
+    def end_upkeep(self) -> None:
+        if self.upkeep_holder() == self.worker:
             self.ask("delete", self._key("upkeep"))
 
     def upkeep_holder(self) -> str | None:

@@ -276,6 +276,13 @@ def test_problems_of_a_queue_and_failed_jobs_are_told_by_queue(told, broker):
     assert over["failed_jobs"] and not over["no_worker"], "the database tells the one, and an empty Redis not the other"
 
 
+def test_problems_of_one_kind_share_an_alert_that_has_each_text_once(told, monkeypatch):
+    found = [Problem("redis_unfit", text) for text in ("No memory.", "No disk.", "No memory.")]
+    monkeypatch.setattr(states, "find_conditions", lambda *_: found)
+    look(2)
+    assert Alert.objects.get().text == "No memory.\nNo disk."
+
+
 @pytest.mark.parametrize("kind", ["not_built", "redis_unfit"])
 def test_a_problem_of_a_silent_redis_does_not_recover(kind):
     unfit = Problem("redis_unfit", "", "")

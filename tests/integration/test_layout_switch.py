@@ -15,7 +15,7 @@ from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.integration.mirroring import absent, mirrored, schedule, stored
 from tests.integration.probing import beat
-from tests.support import make_due, run_burst
+from tests.support import hold_upkeep, make_due, run_burst
 
 pytestmark = pytest.mark.django_db(transaction=True)
 FORMER = {"layout": conf.LAYOUT, "shards": {"default": 1, "mail": 1}}
@@ -144,9 +144,9 @@ def test_an_interrupted_switch_keeps_all_out_until_the_next_one_ends_it(broker, 
 
 
 def test_one_of_two_that_wait_switches_and_the_other_finds_it_done(broker, changed, monkeypatch):
-    broker.seize_upkeep("another")
+    hold_upkeep(broker)
     assert "another process has ended its upkeep, or its switch" in refused(changed)
-    broker.end_upkeep("another")
+    broker.client.delete(f"{broker.config.prefix}:upkeep")
     take = changed.take_upkeep
 
     def faster():

@@ -14,6 +14,7 @@ from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.integration.mirroring import lose, mirrored, schedule
+from tests.support import hold_upkeep
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -64,7 +65,7 @@ def test_a_sweep_is_due(noted, change):
 def test_a_sweep_that_a_person_orders_is_made_whoever_is_at_it_and_noted(noted, call):
     row = schedule()
     lose(noted, row)
-    noted.seize_upkeep("somebody")
+    hold_upkeep(noted)
     change_note(noted, at_ms=5)
     assert call(noted).done
     assert mirrored(noted, row)

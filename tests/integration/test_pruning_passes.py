@@ -20,7 +20,7 @@ from tests.acceptance.support import PATIENCE_SECONDS
 from tests.integration.histories import history, left, run, schedule
 from tests.integration.mirroring import look
 from tests.integration.probing import ask, well
-from tests.support import DAY
+from tests.support import DAY, hold_upkeep
 
 pytestmark = pytest.mark.django_db(transaction=True)
 __all__ = ["well"]
@@ -149,7 +149,7 @@ def test_between_batches_a_worker_sweeps_beats_and_hears_of_a_flush_of_its_end_a
         worker.upkeep._prune()
         assert Run.objects.count() == rows, "it ends after the batch that it was at"
         event.clear()
-    worker.broker.seize_upkeep("another")
+    hold_upkeep(worker.broker)
     worker.upkeep._prune()
     assert (Run.objects.count(), worker.upkeep.holds) == (25, False)
 

@@ -15,6 +15,7 @@ from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions
 from tests.acceptance.support import wait_until
 from tests.integration.mirroring import absent, look, mirrored, schedule
+from tests.support import hold_upkeep
 
 pytestmark = pytest.mark.django_db(transaction=True)
 mirror_rebuild = sys.modules["django_delayq.sync.rebuild"]
@@ -118,7 +119,7 @@ def test_a_sweep_whose_worker_loses_the_lease_ends_after_its_page(three, broker,
     compare = sweep.compare
 
     def losing(*args, **options):
-        broker.seize_upkeep("another")
+        hold_upkeep(broker)
         return compare(*args, **options)
 
     monkeypatch.setattr(sweep, "compare", losing)

@@ -401,6 +401,7 @@ def test_handing_back_what_did_not_start_counts_no_reclaim(broker):
         worker.tick()
         worker.dispatcher.release_waiting()
         worker.recorder.flush()
+        assert not worker.keeper._held
     run.refresh_from_db()
     assert (run.reclaims, run.status != "lost") == (0, True)
 

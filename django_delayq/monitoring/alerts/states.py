@@ -15,6 +15,7 @@ by Redis stay unchanged: those of a queue while any of its shards is not built, 
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -147,10 +148,13 @@ def look_now() -> Snapshot:
     for kind, subject in rows:
         if kind in FINDERS and subject:
             known.setdefault(kind, []).append(int(subject))
-    found: dict[Key, Problem] = {}
+    several: dict[Key, list[Problem]] = {}
     for problem in find_conditions(snapshot, known):
         if _is_known(snapshot, problem.code, problem.queue):
-            found.setdefault((problem.code, problem.subject or problem.queue), problem)
+            key = (problem.code, problem.subject or problem.queue)
+            several.setdefault(key, []).append(problem)
+    texts = {key: "\n".join(dict.fromkeys(each.message for each in problems)) for key, problems in several.items()}
+    found = {key: replace(several[key][0], message=text) for key, text in texts.items()}
     now = utcnow()
     _follow(rows, found, snapshot, now)
     Alert.objects.using(ledger.database()).filter(recovered_at__lt=now - timedelta(days=DAYS_KEPT)).delete()

@@ -9,6 +9,7 @@ from django.core.exceptions import ValidationError
 from ... import ledger
 from ...models import Schedule
 from ...models.differences import FIELDS, from_json, to_json
+from ..declared import format_errors
 from .entry import ImportedEntry, ReadOptions, Refused, read_entry, read_text
 from .plan import unmarked_values
 
@@ -48,5 +49,6 @@ def _fill(entry: ImportedEntry, line: str) -> None:
     try:
         entry.values = from_json(stored)
     except (ValidationError, TypeError, ValueError) as error:
-        raise Refused(f"A value does not fit its field: {error}") from None
+        reason = format_errors(error) if isinstance(error, ValidationError) else error
+        raise Refused(f"A value does not fit its field: {reason}") from None
     entry.args, entry.kwargs = entry.values.pop("args"), entry.values.pop("kwargs")
