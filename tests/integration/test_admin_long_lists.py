@@ -157,6 +157,7 @@ def test_a_page_of_runs_takes_a_partial_index(boss, page, index):
         (f"{RUNS}?status__exact=lost", "delayq_run_status"),
         (f"{RUNS}?origin__exact=backfill", "delayq_run_ordered"),
         (f"{RUNS}?schedule__id__exact=1", "delayq_run_one_per_point"),
+        (f"{RUNS}?q=of+runs", "delayq_run_one_per_point"),
         (LIST, "django_delayq_schedule_name_"),
         (f"{LIST}?tag=red", "delayq_tag_name"),
         (f"{LIST}?task=tests.app.tasks.add", r"delayq_schedule_task\b"),
