@@ -22,7 +22,8 @@ from tests.support import run_burst
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.everything]
 SIZES = {"wide": (1280, 900), "narrow": (390, 844)}
-SCHEMES = ("light", "dark")
+#: Each size and each scheme once: the width of a page does not depend on its colours.
+LOOKS = (("wide", "light"), ("narrow", "dark"))
 #: What sticks out of the page at its right.
 TOO_WIDE = """[...document.querySelectorAll('#container *')].filter(
     each => each.getBoundingClientRect().right > document.documentElement.clientWidth
@@ -133,8 +134,7 @@ def violations(page):
     }
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("size", "scheme"), LOOKS)
 def test_every_page_is_readable_and_says_no_error(chromium, live_server, site, size, scheme):
     wrong = []
     with page_of(chromium, live_server, size, scheme) as (page, said):

@@ -4,7 +4,7 @@ import pytest
 
 from django_delayq.models import Schedule
 from tests.acceptance.support import wait_until
-from tests.browser.test_admin import SCHEMES, SIZES, look_at, page_of, violations
+from tests.browser.test_admin import LOOKS, look_at, page_of, violations
 from tests.integration.admin_pages import ADD, change_url, make
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.everything]
@@ -126,8 +126,7 @@ def test_cron_is_told_in_words_as_it_is_typed_and_what_is_meant_is_offered(page)
     wait_for(page, "#delayq-upcoming", "t 09:00, Monday to Friday")
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("size", "scheme"), LOOKS)
 def test_the_form_can_be_read_with_inputs_errors_and_an_offer(broker, chromium, live_server, size, scheme):
     with page_of(chromium, live_server, size, scheme) as (page, said):
         page.goto(live_server.url + "/admin/auth/user/add/")
