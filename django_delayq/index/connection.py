@@ -8,6 +8,7 @@ timeouts and no retries; callers repeat commands. In a cluster, redis-py follows
 reloads the slots: none of that runs a script twice.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -42,8 +43,8 @@ PASSING = (
     errors.MasterDownError,
     OSError,
 )
-#: Prefixes of other error replies with the same meaning.
-NOT_NOW = "LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "READONLY", "MISCONF"
+#: Other error replies with the same meaning. Redis 6.2 quotes those to a script inside its own error, after a hyphen.
+NOT_NOW = re.compile("(^|-)(LOADING|BUSY|NOREPLICAS|MASTERDOWN|READONLY|MISCONF)")
 FAILURES = errors.RedisError, errors.RedisClusterException, OSError
 
 
@@ -226,7 +227,7 @@ def raise_translated(error: Exception) -> NoReturn:
     if isinstance(error, errors.ResponseError) and not isinstance(error, PASSING):
         if "WRONGTYPE" in text:
             raise DamagedKeys(f"A key under our prefix has a foreign type: {text}") from error
-        if not text.startswith(NOT_NOW) and "-READONLY" not in text:
+        if not NOT_NOW.search(text):
             raise BrokerError(f"Redis answered with an error: {text}") from error
     raise BrokerUnavailable(f"Redis cannot be used now: {text or type(error).__name__}") from error
 
