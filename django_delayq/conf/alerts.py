@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..text import did_you_mean
+from ..text import suggest_name
 from .rules import BOOLEAN, Rule, number, read_settings, setting, text, texts
 
 _PREFIX = "whsec_"
@@ -20,12 +20,12 @@ LONGEST = 500
 
 def _is_secret(value: Any) -> bool:
     try:
-        return value == "" or 24 <= len(secret_bytes(value)) <= 64
+        return value == "" or 24 <= len(decode_secret(value)) <= 64
     except (ValueError, AttributeError, TypeError):
         return False
 
 
-def secret_bytes(secret: str) -> bytes:
+def decode_secret(secret: str) -> bytes:
     """Return the key encoded in a text such as `whsec_…`; ValueError if it is not one."""
     if not secret.startswith(_PREFIX):
         raise ValueError(f"A secret begins with {_PREFIX}.")
@@ -62,7 +62,7 @@ def find_refusal(url: str, hosts: Collection[str]) -> str:
     if listed not in hosts:
         known = ", ".join(hosts) or "nothing"
         return (
-            f"DELAYQ['ALERTS']['HOSTS'] does not list {listed!r}.{did_you_mean(listed, hosts)} It lists {known}. "
+            f"DELAYQ['ALERTS']['HOSTS'] does not list {listed!r}.{suggest_name(listed, hosts)} It lists {known}. "
             "A host is written with its port where the address has one."
         )
     if parts.scheme != "https" and not (parts.scheme == "http" and host in LOCAL):

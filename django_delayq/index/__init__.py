@@ -3,7 +3,7 @@
 from .broker import EXACT as EXACT
 from .broker import Broker as Broker
 from .connection import ClusterConnectionFactory as ClusterConnectionFactory
-from .connection import connector as connector
+from .connection import build_connector as build_connector
 from .counters import MinuteCounts as MinuteCounts
 from .keys import Claim as Claim
 from .keys import Definition as Definition

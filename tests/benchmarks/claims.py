@@ -23,7 +23,7 @@ def fill(broker: Any, shard: Any, members: int, points: int) -> None:
     from django_delayq.index.keys import Definition
 
     broker.swap_epochs([shard], None, "bench")
-    now, every = broker.now_ms(), members // points
+    now, every = broker.read_now_ms(), members // points
     for at in range(0, members, 1000):
         page = []
         for number in range(at, min(members, at + 1000)):
@@ -60,7 +60,7 @@ def main() -> None:
     from django_delayq.index import Broker
 
     broker = Broker(timeout_seconds=30, worker="bench")
-    (shard,) = broker.shards(["default"])
+    (shard,) = broker.list_shards(["default"])
     requests = itertools.count(1)
     for members in options.members:
         costs = []

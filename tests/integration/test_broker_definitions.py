@@ -207,7 +207,7 @@ def test_parts_run_once_each_on_a_server_that_has_forgotten_the_script(shard, mo
     shard.client.script_flush()
     assert shard.broker.upsert(PLACE, [Definition(f"r{n}", 1, 1, 1) for n in range(3)]) == ["NEW"] * 3
     shard.client.script_flush()
-    assert [stats.members for stats in shard.broker.stats([PLACE, Shard("default", 1)])] == [3, 0]
+    assert [stats.members for stats in shard.broker.read_stats([PLACE, Shard("default", 1)])] == [3, 0]
 
 
 def test_an_error_in_one_part_is_raised(shard, monkeypatch):
@@ -227,7 +227,7 @@ def test_a_building_mark_that_never_ends_counts_as_absent(shard):
     assert shard.broker.swap_epochs([PLACE], None, "e3") == [False]
     shard.client.set(shard.names["epoch"], "building:abc", px=60_000)
     assert shard.broker.swap_epochs([PLACE], None, "e3") == [False]
-    assert shard.broker.epochs([PLACE]) == ["building:abc"]
+    assert shard.broker.read_epochs([PLACE]) == ["building:abc"]
 
 
 # -- hints
@@ -277,9 +277,9 @@ def test_each_script_belongs_to_exactly_one_method():
 
 def test_all_keys_of_a_place_share_one_hash_tag_and_no_place_shares_it_with_another(broker):
     places = [Shard("default", 0), Shard("default", 1), Shard("mail", 0)]
-    more = [(keys.counts_key, 7), (keys.counts_key, "minutes")]
+    more = [(keys.build_counts_key, 7), (keys.build_counts_key, "minutes")]
     names = [
-        {*keys.all_keys("p:q", place, "host:1").values(), *(make("p:q", place, name) for make, name in more)}
+        {*keys.build_keys("p:q", place, "host:1").values(), *(make("p:q", place, name) for make, name in more)}
         for place in places
     ]
     assert [len({key_slot(name.encode()) for name in group}) for group in names] == [1, 1, 1]
@@ -293,21 +293,21 @@ def test_replies_that_are_str_mean_the_same_as_bytes(prefix):
     with EmbeddedServer() as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
         shard = SeededShard(Broker(timeout_seconds=5, worker="test", client=client))
         assert shard.broker.upsert(PLACE, [Definition("s1", 7, shard.now - 5, shard.now - 5)]) == ["NEW"]
-        assert shard.broker.epochs([PLACE]) == ["e1"]
-        assert shard.broker.heads([PLACE]) == [shard.now - 5]
+        assert shard.broker.read_epochs([PLACE]) == ["e1"]
+        assert shard.broker.read_heads([PLACE]) == [shard.now - 5]
         claim = shard.claim()
         (item,) = claim.entries
         assert (item.member, item.point_ms, item.generation, item.lapsed) == ("s1", shard.now - 5, 7, False)
-        view = shard.broker.views([("s1", "default")])[0]
+        view = shard.broker.read_views([("s1", "default")])[0]
         assert (view.point_ms, view.generation, view.leased) == (shard.now - 5, 7, True)
         assert shard.broker.renew(PLACE, [("s1", "other")], lease_ms=1) == {"s1"}
         assert set().union(*shard.broker.scan(PLACE)) == {"s1"}
         assert shard.broker.settle(PLACE, [Settlement("s1", claim.holder, "drop", 0, 7)]).replies == [1]
         assert shard.broker.remove(PLACE, [("s1", 8, "")]) == ["GONE"]
         shard.broker.claim_layout("{}")
-        assert shard.broker.layout() == "{}"
-        shard.broker.heartbeat(5, "{}")
-        assert shard.broker.workers() == {"test": (5, "{}")}
+        assert shard.broker.read_layout() == "{}"
+        shard.broker.write_heartbeat(5, "{}")
+        assert shard.broker.read_workers() == {"test": (5, "{}")}
 
 
 # -- damage: what garbage and foreign types under our keys may not do to scripts and reads
@@ -323,7 +323,7 @@ def test_a_key_of_a_foreign_type_is_named_deleted_and_rebuilt(shard, part):
         shard.client.set(shard.names[part], "foreign")
     with pytest.raises(DamagedKeys, match="foreign type"):
         shard.claim()
-        shard.broker.stats([PLACE])
+        shard.broker.read_stats([PLACE])
         shard.broker.remove(PLACE, [("s1", 9, "")])
     assert shard.broker.repair(PLACE) == [shard.names[part]]
     assert shard.claim().epoch is None
@@ -348,8 +348,8 @@ def test_garbage_values_stop_no_script(shard, value):
     again = shard.claim(request=10**12 + 1)
     assert names_of(again) == ["s1"]
     broker.upsert(PLACE, [Definition(name, shard.now, point, point) for name in ("s1", "s2", "s3")], mode="reset")
-    broker.views([("s1", "default")])
-    broker.stats([PLACE])
+    broker.read_views([("s1", "default")])
+    broker.read_stats([PLACE])
     items = [
         Settlement(name, holder, "drop", 0, 10**41) for name, holder in (("s1", again.holder), ("s2", claim.holder))
     ]
@@ -369,7 +369,7 @@ def test_garbage_numbers_are_told_as_unknown(shard, value):
 def test_a_garbage_generation_is_replaced_by_the_next_sweep(shard, value):
     """What a sweep sees must be what it can name to have it forced down."""
     shard.member("s1", due=60_000, gen=value)
-    seen = shard.broker.views([("s1", "default")])[0].generation
+    seen = shard.broker.read_views([("s1", "default")])[0].generation
     expected = str(seen) if seen is not None and seen > shard.now else ""
     item = Definition("s1", shard.now, shard.now + 50_000, shard.now + 50_000, expected)
     shard.broker.upsert(PLACE, [item], mode="reset")
@@ -402,11 +402,11 @@ def test_a_garbage_member_cannot_bring_another_twice(shard):
 def test_keys_of_the_whole_prefix_are_repaired_too(broker, name):
     key = f"{broker.config.prefix}:{name}"
     broker.client.rpush(key, "foreign")
-    for place in broker.shards():
+    for place in broker.list_shards():
         broker.repair(place)
     broker.claim_layout("{}")
-    broker.heartbeat(1, "{}")
-    assert broker.workers() == {"test": (1, "{}")}
+    broker.write_heartbeat(1, "{}")
+    assert broker.read_workers() == {"test": (1, "{}")}
 
 
 def test_purge_deletes_this_prefix_and_no_other(broker):
@@ -417,7 +417,7 @@ def test_purge_deletes_this_prefix_and_no_other(broker):
         broker.client.set(name, "theirs")
     SeededShard(broker).member("s1")
     broker.claim_layout("{}")
-    broker.heartbeat(1, "{}")
+    broker.write_heartbeat(1, "{}")
     try:
         assert count_keys(broker) == 7
         assert broker.purge() == 7

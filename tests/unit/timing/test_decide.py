@@ -16,11 +16,11 @@ from django_delayq.recurrence import (
     Run,
     Skip,
     Windowed,
+    compute_wake,
     cron,
     decide,
     decide_all,
-    too_old,
-    wake_at,
+    is_too_old,
 )
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -53,7 +53,7 @@ def follow(
     """Decide and resume until a point runs, lies ahead, or there is none; return the skips and that point."""
     skips: list[Skip] = []
     current: datetime | None = point
-    while current is not None and wake_at(current, policies.jitter, policies.key) <= now:
+    while current is not None and compute_wake(current, policies.jitter, policies.key) <= now:
         decision = decide(recurrence, current, now, *busy, policies)
         if isinstance(decision, Run):
             return skips, current
@@ -93,7 +93,7 @@ def test_a_point_is_on_time_within_its_grace(
 
 def test_grace_counts_from_the_wake_not_from_the_point() -> None:
     policies = Policies(missed="skip", jitter=10 * MINUTE, key="report")
-    wake = wake_at(at("10:00"), policies.jitter, policies.key)
+    wake = compute_wake(at("10:00"), policies.jitter, policies.key)
     assert wake > at("10:00")
     assert decide(HOURLY, at("10:00"), wake + MINUTE, None, None, policies) == Run()
     assert decide(HOURLY, at("10:00"), wake + MINUTE + SECOND, None, None, policies) != Run()
@@ -232,12 +232,12 @@ def test_points_beyond_the_catch_up_window_are_skipped_whatever_the_policy(
 
 def test_the_catch_up_window_counts_from_the_wake_and_not_against_grace() -> None:
     policies = Policies(catch_up_window=MINUTE, jitter=30 * MINUTE, key="report")
-    wake = wake_at(at("10:00"), policies.jitter, policies.key)
+    wake = compute_wake(at("10:00"), policies.jitter, policies.key)
     assert wake > at("10:02")
     assert decide(HOURLY, at("10:00"), wake + 30 * SECOND, None, None, policies) == Run()
-    assert not too_old(at("10:00"), wake + MINUTE, policies)
-    assert too_old(at("10:00"), wake + MINUTE + SECOND, policies)
-    assert not too_old(at("10:00"), at("2030-01-01 00:00"), Policies())
+    assert not is_too_old(at("10:00"), wake + MINUTE, policies)
+    assert is_too_old(at("10:00"), wake + MINUTE + SECOND, policies)
+    assert not is_too_old(at("10:00"), at("2030-01-01 00:00"), Policies())
     patient = Policies(catch_up_window=MINUTE, grace=HOUR)
     assert decide(HOURLY, at("10:00"), at("10:50"), None, None, patient) == Run()
 
@@ -269,8 +269,8 @@ def test_a_point_that_an_edit_left_off_the_recurrence_counts_as_one() -> None:
 def test_a_weeks_outage_of_a_minutely_schedule_is_decided_without_going_through_its_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looks, real = [], cron.stretch
-    monkeypatch.setattr(cron, "stretch", lambda zone, second: looks.append(second) or real(zone, second))
+    looks, real = [], cron.find_stretch
+    monkeypatch.setattr(cron, "find_stretch", lambda zone, second: looks.append(second) or real(zone, second))
     now, point = at("10:00:10"), at("10:00") - timedelta(days=7)
     for policies, busy in [
         (Policies(), (None, None)),
