@@ -43,10 +43,6 @@ _HOSTS = texts(
 _SECRET = Rule("whsec_ and the base64 of 24 to 64 bytes", _is_secret)
 
 
-def _is_plain(url: str) -> bool:
-    return url.isascii() and url.isprintable() and " " not in url and len(url) <= LONGEST
-
-
 def find_refusal(url: str, hosts: Collection[str]) -> str:
     """Return why nothing is sent to this address, '' if it is. Names the host, never the rest of the address."""
     try:
@@ -54,7 +50,7 @@ def find_refusal(url: str, hosts: Collection[str]) -> str:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         return "This is no address."
-    if not host or not _is_plain(url):
+    if not (host and url.isascii() and url.isprintable() and " " not in url and len(url) <= LONGEST):
         return f"This is no address such as https://example.com/path, of at most {LONGEST} plain characters."
     if "@" in parts.netloc or parts.fragment:
         return "An address has no user name, password or fragment here."

@@ -74,7 +74,7 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
         self.check(urls)
         params = self.make_connection_params(urls[0])
         del params["url"], params["parser_class"]
-        parts = [_parse_parts(url) for url in urls]
+        parts = [dict(parse_url(url)) for url in urls]  # type: ignore[no-untyped-call]
         nodes = [ClusterNode(each.get("host", "localhost"), each.get("port", 6379)) for each in parts]  # type: ignore[no-untyped-call]
         tls = {"ssl": True} if urls[0].startswith("rediss") else {}
         given = {key: value for key, value in parts[0].items() if key not in ("host", "port", "db", "connection_class")}
@@ -85,15 +85,11 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
         """Raise ImproperlyConfigured unless these addresses can be nodes of a cluster. Opens no connection."""
         for url in urls:
             parts = urlsplit(url)
-            if parts.scheme not in ("redis", "rediss") or _parse_parts(url).get("db", 0) != 0:
+            if parts.scheme not in ("redis", "rediss") or parse_url(url).get("db", 0) != 0:  # type: ignore[no-untyped-call]
                 raise ImproperlyConfigured(
                     "Each node of a Redis Cluster is written as redis://host:6379 or rediss://host:6379, without a "
                     "database: a cluster has only number 0."
                 )
-
-
-def _parse_parts(url: str) -> dict[str, Any]:
-    return dict(parse_url(url))  # type: ignore[no-untyped-call]
 
 
 def list_primaries(client: Any) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ def lock_free(
     model: type[Model], pks: Collection[int], using: str, *fields: str
 ) -> tuple[dict[int, tuple[Any, ...]], set[int]]:
     """Lock the free rows, or all without SKIP LOCKED; return their fields, and the keys that others locked."""
-    rows = reader(model, _get_key_name(model), ("pk", *fields), using, lock=True).read(list(pks))
+    rows = reader(model, str(model._meta.pk.name), ("pk", *fields), using, lock=True).read(list(pks))
     found = {pk: tuple(values) for pk, *values in rows}
     return found, find_locked(model, set(pks) - found.keys(), using)
 
@@ -36,8 +36,4 @@ def find_locked(model: type[Model], missing: Collection[int], using: str) -> set
     """Return the keys that `lock_free` did not find although their rows exist: others have locked them."""
     if not missing or not connections[using].features.has_select_for_update_skip_locked:
         return set()
-    return {pk for (pk,) in reader(model, _get_key_name(model), ("pk",), using).read(list(missing))}
-
-
-def _get_key_name(model: type[Model]) -> str:
-    return str(model._meta.pk.name)
+    return {pk for (pk,) in reader(model, str(model._meta.pk.name), ("pk",), using).read(list(missing))}

@@ -112,10 +112,6 @@ def query_enabled(states: QuerySet[Any]) -> QuerySet[Any]:
     return found
 
 
-def query_restarted_runs() -> QuerySet[Run]:
-    return ledger.query_status(Status.RUNNING).filter(reclaims__gte=OFTEN)
-
-
 def count_states(most: int, names: int) -> StateCounts:
     """Count up to `most` of each kind, in one query, and read the first names of those that there are."""
     states = ScheduleState._base_manager.using(ledger.get_database())
@@ -123,7 +119,8 @@ def count_states(most: int, names: int) -> StateCounts:
         query_enabled(states.filter(failing_streak__gt=0)),
         query_enabled(states.filter(condition=Condition.BROKEN)),
     ]
-    *counts, paused, restarted = ledger.count_up_to(most, *kinds, _query_schedules().paused(), query_restarted_runs())
+    others = _query_schedules().paused(), ledger.query_status(Status.RUNNING).filter(reclaims__gte=OFTEN)
+    *counts, paused, restarted = ledger.count_up_to(most, *kinds, *others)
     failing, broken = (
         Named(count, tuple(rows.values_list("name", flat=True)[:names]) if count and names else ())
         for count, rows in zip(counts, kinds, strict=True)
@@ -212,26 +209,20 @@ def find_late(most: int, among: Collection[int] | None = None) -> list[Late]:
         for pk, within, since, next_due, enabled, condition in rows.values_list(*names)
         if enabled and condition != Condition.BROKEN
     ]
+    own = Run._base_manager.filter(schedule=OuterRef("pk"))
+    successes = own.filter(status=Status.SUCCEEDED, due_at__gte=OuterRef("point"))
+    points = own.filter(origin=Origin.DUE, due_at__gt=OuterRef("effective_from")).order_by("-due_at").values("due_at")
     for (within, is_undecided), each in group_by(candidates, lambda candidate: candidate[1:]).items():
         for first in range(0, len(each), PAGE):
             if len(found) >= most:
                 break
             page = _query_schedules().filter(pk__in=[pk for pk, *_ in each[first : first + PAGE]])
-            point = F("state__next_due_at") if is_undecided else _query_newest_point(now - within)
-            late = page.annotate(point=point).filter(point__isnull=False).exclude(Exists(_query_successes()))
+            point = F("state__next_due_at") if is_undecided else Subquery(points.filter(due_at__lte=now - within)[:1])
+            late = page.annotate(point=point).filter(point__isnull=False).exclude(Exists(successes))
             for pk, name, queue, task, due_at in late.values_list("pk", "name", "queue", "task", "point"):
                 found.append(Late(pk, name, queue, task, due_at, within))
     paused = [row for row in ledger.load_controls() if row.is_paused(now)] if found else []
     return sorted(late for late in found if not any(row.is_about(late.queue, late.task) for row in paused))[:most]
-
-
-def _query_newest_point(until: datetime) -> Subquery:
-    own = Run._base_manager.filter(schedule=OuterRef("pk"), origin=Origin.DUE, due_at__lte=until)
-    return Subquery(own.filter(due_at__gt=OuterRef("effective_from")).order_by("-due_at").values("due_at")[:1])
-
-
-def _query_successes() -> QuerySet[Run]:
-    return Run._base_manager.filter(schedule=OuterRef("pk"), status=Status.SUCCEEDED, due_at__gte=OuterRef("point"))
 
 
 def compare(broker: Broker, queues: Iterable[str], *, most: int = MOST_COMPARED) -> Comparison:

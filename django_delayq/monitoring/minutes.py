@@ -52,7 +52,7 @@ def _move(minutes: MinuteCounts, queue: str, last: int) -> int:
     for minute in found:
         counts = minutes.read(queue, minute)
         if counts:
-            ledger.add_minute(_to_instant(minute), counts)
+            ledger.add_minute(from_ms(minute * MINUTE_MS), counts)
         minutes.forget(queue, minute)
     return len(found)
 
@@ -104,15 +104,11 @@ def _read_minutes(broker: Broker, since: datetime, until: datetime) -> list[Row]
     minutes = MinuteCounts(broker)
     first, last = -(-to_ms(since) // MINUTE_MS), (to_ms(until) - 1) // MINUTE_MS
     return [
-        Row(_to_instant(minute), key, tally)
+        Row(from_ms(minute * MINUTE_MS), key, tally)
         for queue in broker.config.queues
         for minute in minutes.list_minutes(queue, first, last)
         for key, tally in minutes.read(queue, minute).items()
     ]
-
-
-def _to_instant(minute: int) -> datetime:
-    return from_ms(minute * MINUTE_MS)
 
 
 #: Number of minutes before the current one that make up the load.

@@ -158,16 +158,14 @@ def _parse_days(days: str, weekdays: str) -> str | None:
             return None
         first, last = ends[0][0], ends[-1][-1]
         numbers |= set(ends[0]) if len(ends) == 1 else {(first + each) % 7 for each in range((last - first) % 7 + 1)}
-    return f"* * {','.join([*map(_format_run, split_runs(sorted(numbers))), *nth])}"
+    runs = split_runs(sorted(numbers))
+    found = [f"{run[0]}-{run[-1]}" if len(run) >= SHORTEST_RUN else ",".join(map(str, run)) for run in runs]
+    return f"* * {','.join([*found, *nth])}"
 
 
 def _parse_numbers(code: str) -> list[int]:
     first, _, last = code[1:].partition("-")
     return list(range(int(first), int(last) + 1)) if last else [int(number) for number in code[1:].split(",")]
-
-
-def _format_run(run: list[int]) -> str:
-    return f"{run[0]}-{run[-1]}" if len(run) >= SHORTEST_RUN else ",".join(map(str, run))
 
 
 def offer(text: str) -> tuple[str, str] | None:

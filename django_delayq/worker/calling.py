@@ -173,13 +173,10 @@ def take_result(value: Any, most: int, *, is_job: bool) -> tuple[Any, BaseExcept
         return None, error
     if issubclass(kind, ResultTooLarge):
         return {"not stored": str(error)}, None
-    reason = format_safely(lambda: _reword(clean(redact_text(str(error)))), "it does not say why")
+    reason = format_safely(lambda: clean(redact_text(str(error))), "it does not say why")
+    # A refusal of arguments as one of a result.
+    reason = reason.replace("The arguments contain", "it contains").replace("The arguments are", "it is")
     return {"not stored": f"The result cannot be stored: {reason}"[:MAX_TITLE_CHARS]}, None
-
-
-def _reword(text: str) -> str:
-    """Return a refusal of arguments as one of a result."""
-    return text.replace("The arguments contain", "it contains").replace("The arguments are", "it is")
 
 
 class FormattedError(NamedTuple):

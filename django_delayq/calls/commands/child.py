@@ -100,7 +100,7 @@ class Process:
         )
         self._selector = selectors.DefaultSelector()
         self.last: deque[str] = deque(maxlen=last_lines)
-        self.add_source(self._guard.stdout, Lines(self._write_output))
+        self.add_source(self._guard.stdout, Lines(lambda text: sys.stdout.write(text)))
         self.add_source(self._guard.stderr, Lines(self._write_error))
 
     def add_source(self, source: Any, take: Callable[[bytes], object]) -> None:
@@ -160,9 +160,6 @@ class Process:
             if pipe is not None:
                 pipe.close()
 
-    def _write_output(self, text: str) -> None:
-        sys.stdout.write(text)
-
     def _write_error(self, text: str) -> None:
         self.last.append(text.rstrip("\n"))
         sys.stderr.write(text)
@@ -184,7 +181,7 @@ def _build_environment() -> dict[str, str]:
 class Lines:
     """Writes the output of a pipe line by line; long lines in pieces."""
 
-    def __init__(self, write: Callable[[str], None]) -> None:
+    def __init__(self, write: Callable[[str], object]) -> None:
         self._write, self._decoder, self._rest = write, _Decoder(errors="replace"), ""
 
     def __call__(self, found: bytes) -> None:
