@@ -217,7 +217,7 @@ def _change(queue: str, task: str, by: str, **values: Any) -> Control:
         raise TypeError("Name a queue or a task: pause('mail') or pause(task='app.tasks.send').")
     using = ledger.get_database()
     with transaction.atomic(using=using):
-        kind, name = (Control.Kind.QUEUE, queue) if queue else (Control.Kind.TASK, task)
+        kind, name = (Control.Target.QUEUE, queue) if queue else (Control.Target.TASK, task)
         rows = Control.objects.using(using).select_for_update()
         row = rows.filter(kind=kind, name=name).first() or Control(kind=kind, name=name)
         for field, value in {**values, "changed_by": by[:200], "changed_at": utcnow()}.items():

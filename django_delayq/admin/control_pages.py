@@ -47,7 +47,7 @@ class ControlAdmin(BaseAdmin):
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         """Redirect to the existing row of the name in the address."""
-        named = {"kind": request.GET.get("kind", Control.Kind.QUEUE), "name": request.GET.get("name", "")}
+        named = {"kind": request.GET.get("kind", Control.Target.QUEUE), "name": request.GET.get("name", "")}
         row = Control.objects.filter(**named).first() if request.method == "GET" and named["name"] else None
         if row is not None and self.has_view_permission(request, row):
             return HttpResponseRedirect(self.get_url("change", row.pk))

@@ -73,7 +73,7 @@ class NowPage(BaseAdmin):
 
     def _list_waiting(self, request: HttpRequest, redis: RedisView) -> list[dict[str, Any]]:
         rows = []
-        controls = {row.name: row for row in ledger.load_controls() if row.kind == Control.Kind.QUEUE}
+        controls = {row.name: row for row in ledger.load_controls() if row.kind == Control.Target.QUEUE}
         for each in redis.queues:
             if not each.due or each.oldest_due < WAITING_SECONDS:
                 continue

@@ -123,7 +123,7 @@ class OverviewAdmin(ScheduleViewerAdmin, ComingPage, NowPage, AskPage):
         return format_html('<a href="{}{}">{}</a>', self.get_url(view, model=model), query, problem.message)
 
     def _name_queue(self, request: HttpRequest, snapshot: Snapshot, queue: QueueView) -> SafeString:
-        rows = (row for row in snapshot.held_back or () if (row.kind, row.name) == (Control.Kind.QUEUE, queue.queue))
+        rows = (row for row in snapshot.held_back or () if (row.kind, row.name) == (Control.Target.QUEUE, queue.queue))
         row = next(rows, None)
         text = "" if row is None else _("paused") if row.is_paused() else row.restrictions
         state = display.format_badge("warn", text) if text else ""

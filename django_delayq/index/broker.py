@@ -13,7 +13,7 @@ from .. import conf
 from ..exceptions import BrokerError
 from . import keys
 from .connection import build_connector, close, find_node, is_refusal, list_primaries, translated
-from .keys import LONGEST_WAIT_MS, Claim, Definition, EntryView, Mode, Settled, Settlement, Shard, Stats, group_by
+from .keys import LONGEST_WAIT_MS, Claim, EntryDefinition, EntryView, Mode, Settled, Settlement, Shard, Stats, group_by
 from .scripts import decode_text, encode_text, packed, parse_number, read_claim, read_hint, read_view, run_script
 
 SCAN_PAGE = 1000
@@ -273,7 +273,7 @@ class Broker:
 
     # -- for the mirror
 
-    def upsert(self, shard: Shard, definitions: Sequence[Definition], *, mode: Mode = "") -> list[str]:
+    def upsert(self, shard: Shard, definitions: Sequence[EntryDefinition], *, mode: Mode = "") -> list[str]:
         """Mirror schedules or rows, each member once, in one round trip; return upsert.lua's word for each."""
         parts = [definitions[at : at + SCRIPT_PART] for at in range(0, len(definitions), SCRIPT_PART)]
         calls = [(shard, (self._channel, mode, packed(part))) for part in parts]
@@ -281,7 +281,7 @@ class Broker:
 
     def remove(self, shard: Shard, members: Sequence[tuple[str, int, str]], *, gone: bool = False) -> list[str]:
         """Mirror the end of (member, generation, expected); return upsert.lua's words. `gone`: nothing to record."""
-        ended = [Definition(member, generation, 0, 0, expected) for member, generation, expected in members]
+        ended = [EntryDefinition(member, generation, 0, 0, expected) for member, generation, expected in members]
         return self.upsert(shard, ended, mode="gone" if gone else "end")
 
     def swap_epochs(self, shards: Sequence[Shard], expected: str | None, new: str, *, ttl_ms: int = 0) -> list[bool]:

@@ -124,7 +124,7 @@ class Settled(NamedTuple):
     replies: list[int]
 
 
-class Definition(NamedTuple):
+class EntryDefinition(NamedTuple):
     """A schedule or a row to mirror. `wake_ms` 0 means now. `expected`: a newer generation in Redis to overwrite."""
 
     member: str

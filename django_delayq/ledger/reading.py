@@ -198,11 +198,11 @@ def read_held_back() -> HeldBack:
     queues, tasks, most = dict[str, str](), dict[str, str](), dict[str, int]()
     for row in load_controls():
         if row.is_paused():
-            if row.kind == Control.Kind.QUEUE:
+            if row.kind == Control.Target.QUEUE:
                 queues[row.name] = row.reason
             else:
                 tasks[resolve_path(row.name)] = row.reason
-        if row.most is not None and row.kind == Control.Kind.QUEUE:
+        if row.most is not None and row.kind == Control.Target.QUEUE:
             most[row.name] = row.most
     return HeldBack(queues, tasks, most)
 

@@ -28,11 +28,11 @@ class ControlQuerySet(PrimaryQuerySet["Control"]):
 class Control(PrimaryModel):
     """One queue or task; see `actions.pause` and `actions.limit`. Workers read it at most 0.5 s before a start."""
 
-    class Kind(models.TextChoices):
+    class Target(models.TextChoices):
         QUEUE = "queue", _("queue")
         TASK = "task", _("task")
 
-    kind = models.CharField(_("kind"), max_length=8, choices=Kind, default=Kind.QUEUE)
+    kind = models.CharField(_("kind"), max_length=8, choices=Target, default=Target.QUEUE)
     name = models.CharField(_("name"), max_length=255, help_text=_("The name of a queue, or the path of a task."))
     paused = models.BooleanField(_("paused"), default=False, help_text=_("Nothing new starts; running tasks continue."))
     until = UTCDateTimeField(_("until"), null=True, blank=True, help_text=_("It resumes by itself at this time."))
@@ -75,7 +75,7 @@ class Control(PrimaryModel):
 
     def is_about(self, queue: str, task: str) -> bool:
         """Return whether this row applies to a run of this task in this queue."""
-        if self.kind == self.Kind.QUEUE:
+        if self.kind == self.Target.QUEUE:
             return self.name == queue
         return resolve_path(self.name) == resolve_path(task)
 
@@ -83,7 +83,7 @@ class Control(PrimaryModel):
         wrong: dict[str, Any] = {}
         if not self.pk and (unknown := self._explain_unknown()):  # the target of an existing row may no longer exist
             wrong["name"] = unknown
-        if self.kind == self.Kind.TASK and self.most is not None:
+        if self.kind == self.Target.TASK and self.most is not None:
             wrong["most"] = _("Only a queue can have a limit; give the task a queue of its own.")
         if self.paused and self.until is not None and self.until <= utcnow():
             wrong["until"] = _("That time is past.")
@@ -91,7 +91,7 @@ class Control(PrimaryModel):
             raise ValidationError(wrong)
 
     def _explain_unknown(self) -> Any:
-        if self.kind == self.Kind.TASK:
+        if self.kind == self.Target.TASK:
             try:
                 get_task(self.name)
             except UnknownTask as error:

@@ -121,7 +121,7 @@ def _find_remarks(snapshot: "Snapshot") -> Iterator[Problem]:
     yield from _build_remark("failed_jobs", failed, ngettext("%(count)s failed job", "%(count)s failed jobs", failed))
     for row in snapshot.held_back or ():
         tone, text = "warn" if row.is_paused() else "quiet", explain_wait([row]) or f"{row}: {row.restrictions}"
-        queue = row.name if row.kind == Control.Kind.QUEUE else ""
+        queue = row.name if row.kind == Control.Target.QUEUE else ""
         yield Problem("held_back", text, FINE, queue, str(row.pk), row.name, tone)
     if states is not None:
         text = ngettext("%(count)s schedule is paused", "%(count)s schedules are paused", states.paused)

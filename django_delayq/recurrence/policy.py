@@ -38,7 +38,7 @@ class Policies:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Execute:
     """Run the claimed point."""
 
 
@@ -76,15 +76,15 @@ def decide(
     busy_from: datetime | None,
     last_finished_at: datetime | None,
     policies: Policies,
-) -> Run | Skip:
+) -> Execute | Skip:
     """Decide about a claimed point at its first attempt. The point need not be on the recurrence, which an edit may
     have changed. `now` is the server time of the claim; `busy_from` to `last_finished_at` is the last unbroken busy
-    stretch. Every skip advances: claiming `resume_at` repeatedly ends at `Run`, in the future, or at None.
+    stretch. Every skip advances: claiming `resume_at` repeatedly ends at `Execute`, in the future, or at None.
     """
     point, now = to_utc(point, "point"), to_utc(now, "now")
     late = _Late(recurrence, point, now, policies)
     if not late.is_late(point):
-        return Run()
+        return Execute()
     if is_too_old(point, now, policies):
         sure_until = now - (policies.catch_up_window or ZERO)
         return late.skip_while("catch_up_window", sure_until, lambda candidate: is_too_old(candidate, now, policies))
@@ -108,7 +108,7 @@ def decide_all(
     following: datetime | None = point
     while following is not None and (not skips or compute_wake(following, policies.jitter, policies.key) <= now):
         decision = decide(recurrence, following, now, busy_from, last_finished_at, policies)
-        if isinstance(decision, Run):
+        if isinstance(decision, Execute):
             return skips, following
         skips.append(decision)
         following = decision.resume_at
@@ -131,20 +131,20 @@ class _Late:
         following = self.recurrence.next_after(point)
         return following is not None and latency > (following - point) / 2
 
-    def judge_overlap(self, busy_until: datetime) -> Run | Skip:
+    def judge_overlap(self, busy_until: datetime) -> Execute | Skip:
         """Judge a late point that came due while the schedule was busy."""
 
         def is_woken(candidate: datetime) -> bool:
             return compute_wake(candidate, self.policies.jitter, self.policies.key) <= busy_until
 
         if self.policies.overlap == "queue_all":
-            return Run()
+            return Execute()
         if self.policies.overlap == "skip":
             return self.skip_while("overlap", busy_until, is_woken)
         newest, _ = self.find_last(busy_until - max(self.policies.jitter, ZERO), is_woken)
         return self.skip_until("overlap", newest)
 
-    def judge_missed(self, busy: tuple[datetime, datetime] | None) -> Run | Skip:
+    def judge_missed(self, busy: tuple[datetime, datetime] | None) -> Execute | Skip:
         """Judge a point that came due while no worker ran. A later busy stretch is left to the overlap policy."""
         overlapped = None
         if busy is not None and self.point < busy[0]:
@@ -159,14 +159,14 @@ class _Late:
             return self.skip_while("missed", self.now, lambda _: True)
         return self.skip_until("missed", self.find_newest(self.now))
 
-    def catch_up(self, end: datetime) -> Run | Skip:
+    def catch_up(self, end: datetime) -> Execute | Skip:
         """Keep the newest `max_catch_up` points up to `end`; bisection finds the first of them."""
         keep = self.policies.max_catch_up
         if keep <= 0:
             return self.skip_while("max_catch_up", end, lambda candidate: candidate <= end)
         newest = self.find_newest(end)
         if self.recurrence.count_between(self.point + MICROSECOND, newest) < keep:
-            return Run()
+            return Execute()
         low, high = self.point, newest + MICROSECOND  # `keep` points from low on, fewer from high on
         while high - low > MICROSECOND:
             middle = low + (high - low) // 2
@@ -193,9 +193,9 @@ class _Late:
         sure = min(sure_until, self.now - grace) - max(self.policies.jitter, ZERO) - MICROSECOND
         return self.skip(reason, *self.find_last(sure, lambda candidate: self.is_late(candidate) and test(candidate)))
 
-    def skip_until(self, reason: str, resume_at: datetime) -> Run | Skip:
+    def skip_until(self, reason: str, resume_at: datetime) -> Execute | Skip:
         if resume_at == self.point:
-            return Run()
+            return Execute()
         return self.skip(reason, self.find_newest(resume_at - MICROSECOND), resume_at)
 
     def skip(self, reason: str, last: datetime, resume_at: datetime | None) -> Skip:

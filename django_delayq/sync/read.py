@@ -20,7 +20,7 @@ from django.db.models import BooleanField, ExpressionWrapper, F, Q
 
 from .. import conf, ledger
 from ..calls.side_channels import send
-from ..index import Definition
+from ..index import EntryDefinition
 from ..ledger import chain
 from ..ledger.rows import ScheduleRow, StateRow
 from ..models import Condition, Schedule, ScheduleState, Tombstone
@@ -67,7 +67,7 @@ class Wanted:
     pk: int
     name: str
     queue: str
-    definition: Definition
+    definition: EntryDefinition
     point: datetime | None
     unnoted: bool = False  # the row does not record yet that this generation is mirrored
     awaited: bool = False  # the point has an open row in the ledger, so it may wait for a retry
@@ -81,7 +81,7 @@ def _build_wanted(
     if point is not None:
         point_ms = to_ms(point)
         wake_ms = to_ms(compute_wake(point, jitter, name)) if jitter else point_ms
-    definition = Definition(chain.format_member(pk), generation, point_ms, wake_ms, priority=priority)
+    definition = EntryDefinition(chain.format_member(pk), generation, point_ms, wake_ms, priority=priority)
     return Wanted(pk, name, queue, definition, point)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from .. import ledger
-from ..index import Broker, Definition
+from ..index import Broker, EntryDefinition
 from ..index.keys import LONGEST_WAIT_MS, Mode, group_by
 from ..ledger import chain
 from ..ledger.rows import AnyRun
@@ -24,13 +24,13 @@ def put_runs(broker: Broker, runs: Sequence[AnyRun], *, mode: Mode = "new") -> i
     return sum(reply.count("NEW") for reply in words)
 
 
-def build_definition(run: AnyRun) -> Definition:
+def build_definition(run: AnyRun) -> EntryDefinition:
     """Return what Redis should hold of a row. Backfilled points wait in order of creation, not before all others."""
     point_ms = wake_ms = to_ms(run.created_at if run.origin == Origin.BACKFILL else run.due_at)
     if run.origin == Origin.MANUAL or (run.origin != Origin.BACKFILL and run.due_at <= run.created_at):
         wake_ms = 0  # starts immediately, even if the clock of the process that created it is ahead
     generation = chain.get_run_generation(run)
-    return Definition(chain.format_run_member(run), generation, point_ms, wake_ms, priority=run.priority)
+    return EntryDefinition(chain.format_run_member(run), generation, point_ms, wake_ms, priority=run.priority)
 
 
 def move_run(broker: Broker, run: AnyRun, when: datetime) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import conf, ledger
-from ..index import Broker, Claim, Definition, Entry, Settled, Settlement, Shard
+from ..index import Broker, Claim, Entry, EntryDefinition, Settled, Settlement, Shard
 from ..index.keys import Mode
 from ..models import Schedule
 from ..recurrence import to_ms
@@ -26,11 +26,11 @@ class MemoryIndex(Broker):
     def __init__(self) -> None:
         super().__init__(timeout_seconds=0, worker="test", client=object())
         self._shards: dict[str, Shard] = {}
-        self._wanted: dict[str, Definition] = {}
+        self._wanted: dict[str, EntryDefinition] = {}
         #: Members that were handed back, with the time of their next claim, and their retries.
-        self._waiting: dict[str, tuple[Definition, int]] = {}
+        self._waiting: dict[str, tuple[EntryDefinition, int]] = {}
         #: Leased members: holder, definition and retries.
-        self._leased: dict[str, tuple[str, Definition, int]] = {}
+        self._leased: dict[str, tuple[str, EntryDefinition, int]] = {}
         self._claims = 0
 
     @property
@@ -56,7 +56,7 @@ class MemoryIndex(Broker):
         """Return the wake time in ms and the shard of the first free member, or None."""
         return next(((_get_wake_ms(item), self._shards[item.member]) for item, _retries in self._list_free()), None)
 
-    def _list_free(self) -> list[tuple[Definition, int]]:
+    def _list_free(self) -> list[tuple[EntryDefinition, int]]:
         """Return members without a lease, and their retries: due ones by wake time and priority, then the others."""
         free = {member: (item, 0) for member, item in self._wanted.items()}
         for member, waiting in self._waiting.items():
@@ -64,7 +64,7 @@ class MemoryIndex(Broker):
                 free[member] = waiting
         now_ms = self.read_now_ms()
 
-        def get_turn(entry: tuple[Definition, int]) -> tuple[bool, int, int]:
+        def get_turn(entry: tuple[EntryDefinition, int]) -> tuple[bool, int, int]:
             wake_ms, item = _get_wake_ms(entry[0]), entry[0]
             is_due = wake_ms <= now_ms
             return not is_due, wake_ms - item.priority * STEP_MS * is_due, item.point_ms * (not is_due)
@@ -97,9 +97,9 @@ class MemoryIndex(Broker):
                 self._waiting[settlement.member] = item._replace(wake_ms=now_ms + settlement.ms), retries
         return Settled(now_ms, None, [1] * len(settlements))
 
-    def upsert(self, shard: Shard, definitions: Sequence[Definition], *, mode: Mode = "") -> list[str]:
+    def upsert(self, shard: Shard, definitions: Sequence[EntryDefinition], *, mode: Mode = "") -> list[str]:
         return ["NEW"] * len(definitions)  # the next `refresh` finds them
 
 
-def _get_wake_ms(item: Definition) -> int:
+def _get_wake_ms(item: EntryDefinition) -> int:
     return item.wake_ms or item.point_ms

@@ -20,7 +20,7 @@ YEAR_MS = 365 * 86_400_000
 
 def fill(broker: Any, shard: Any, members: int, points: int) -> None:
     """Have so many members in the shard, of which some are due."""
-    from django_delayq.index.keys import Definition
+    from django_delayq.index.keys import EntryDefinition
 
     broker.swap_epochs([shard], None, "bench")
     now, every = broker.read_now_ms(), members // points
@@ -28,7 +28,7 @@ def fill(broker: Any, shard: Any, members: int, points: int) -> None:
         page = []
         for number in range(at, min(members, at + 1000)):
             due = now - 1000 if number % every == 0 else now + YEAR_MS + number * 1000
-            page.append(Definition(f"s{number}", 1, due, due))
+            page.append(EntryDefinition(f"s{number}", 1, due, due))
         broker.upsert(shard, page)
 
 

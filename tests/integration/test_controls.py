@@ -8,7 +8,7 @@ from django.core.management import CommandError
 from django.db import OperationalError
 
 from django_delayq import actions, ledger
-from django_delayq.index import Definition
+from django_delayq.index import EntryDefinition
 from django_delayq.management.commands.delayq_status import build_dict, format_lines
 from django_delayq.models import Control, Origin, Run, Schedule
 from django_delayq.monitoring import explain
@@ -64,7 +64,7 @@ def test_what_was_handed_back_after_a_lapse_does_not_count_while_it_waits(shard)
 
 
 def test_points_and_jobs_of_a_shard_have_one_limit(shard):
-    jobs = [Definition(f"j{number}", 7, shard.now - 1000 + number, 0) for number in range(1, 4)]
+    jobs = [EntryDefinition(f"j{number}", 7, shard.now - 1000 + number, 0) for number in range(1, 4)]
     shard.broker.upsert(PLACE, jobs, mode="new")
     shard.member("s1")
     shard.member("s2")

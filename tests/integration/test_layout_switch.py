@@ -7,7 +7,7 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from django_delayq import actions, conf, sync
-from django_delayq.index import Broker, Definition, Shard
+from django_delayq.index import Broker, EntryDefinition, Shard
 from django_delayq.models import Run
 from django_delayq.sync import layout, sweep
 from django_delayq.sync.layout import OtherLayout, OutdatedRelease, PendingMigrations
@@ -187,7 +187,7 @@ def test_what_such_a_process_writes_in_the_moment_of_the_switch_is_dropped_and_r
     sync.take_layout(changed)
     make_due(changed, row)
     sync.sweep_now(changed)  # none is due that would remove it
-    broker.upsert(Shard("default", 0), [Definition(f"s{row.pk}", 1, 1, 1)])  # it counts one shard
+    broker.upsert(Shard("default", 0), [EntryDefinition(f"s{row.pk}", 1, 1, 1)])  # it counts one shard
     run_burst()
     assert row.runs.get().status == "succeeded"
     assert absent(broker, row)

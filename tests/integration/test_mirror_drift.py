@@ -8,7 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import actions, ledger, sync
-from django_delayq.index import EXACT, Definition, Shard
+from django_delayq.index import EXACT, EntryDefinition, Shard
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.recurrence import from_ms
 from django_delayq.recurrence.point import utcnow
@@ -48,7 +48,7 @@ def test_a_sound_mirror_has_no_differences_also_while_runs_come_and_go(built):
 
 def add_ghost(broker, row):
     later = broker.read_now_ms() + 10**6
-    broker.upsert(broker.list_shards()[0], [Definition("s999999", later, later, 0)])
+    broker.upsert(broker.list_shards()[0], [EntryDefinition("s999999", later, later, 0)])
 
 
 FAULTS = [

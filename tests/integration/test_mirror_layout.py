@@ -6,7 +6,7 @@ import pytest
 from django.core.management import CommandError
 
 from django_delayq import conf, sync
-from django_delayq.index import Broker, Definition
+from django_delayq.index import Broker, EntryDefinition
 from django_delayq.models import Schedule, ScheduleState
 from django_delayq.sync.layout import ForeignLayout, OtherLayout
 from tests.integration.mirroring import absent, lose, mirrored, schedule, set_due, stored
@@ -23,7 +23,7 @@ def run_sync(*options):
 def foreign(broker):
     """A prefix that belongs to another database, with a member of its own."""
     broker.write_note("layout", json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}))
-    broker.upsert(broker.list_shards()[0], [Definition("s777", 1, 1, 1)])
+    broker.upsert(broker.list_shards()[0], [EntryDefinition("s777", 1, 1, 1)])
     return broker
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import actions, sync
-from django_delayq.index import Definition
+from django_delayq.index import EntryDefinition
 from django_delayq.models import Run, Schedule, ScheduleState, Status
 from django_delayq.recurrence import from_ms, to_ms
 from django_delayq.recurrence.point import utcnow
@@ -96,8 +96,8 @@ def test_ghosts_are_removed(built):
     kept = schedule()
     place, later = built.list_shards()[0], built.read_now_ms() + 10**6
     ghosts = ["s999", "r999", "litter", f"s{kept.pk}x", f"S{kept.pk}"]
-    built.upsert(place, [Definition(name, 1, later, later) for name in ghosts])
-    built.upsert(built.get_shard(f"s{kept.pk}", "mail"), [Definition(f"s{kept.pk}", 1, later, later)])
+    built.upsert(place, [EntryDefinition(name, 1, later, later) for name in ghosts])
+    built.upsert(built.get_shard(f"s{kept.pk}", "mail"), [EntryDefinition(f"s{kept.pk}", 1, later, later)])
     dry = sync.sweep_fully(built, dry_run=True)
     report = sync.sweep_fully(built)
     assert report.lines == dry.lines

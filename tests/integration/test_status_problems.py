@@ -10,7 +10,7 @@ import pytest
 from django.core.management import call_command
 
 from django_delayq import actions, sync
-from django_delayq.index import Broker, Definition, MinuteCounts
+from django_delayq.index import Broker, EntryDefinition, MinuteCounts
 from django_delayq.index.counters import MISSED
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
 from django_delayq.monitoring import database_side, minutes
@@ -60,7 +60,7 @@ def test_a_database_that_refuses_a_question_is_told(well, monkeypatch):
 
 def test_another_databases_prefix_is_wrong_and_nothing_else_of_it(broker):
     broker.write_note("layout", json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}))
-    broker.upsert(broker.list_shards()[0], [Definition("s777", 1, 1, 0)])
+    broker.upsert(broker.list_shards()[0], [EntryDefinition("s777", 1, 1, 0)])
     code, found = ask()
     assert (code, found["layout"], found["differences"]) == (1, "foreign", None)
     assert [problem["code"] for problem in found["problems"]] == ["foreign_layout"]
@@ -293,7 +293,7 @@ def test_entries_that_are_missing_left_over_or_torn_are_wrong(well):
     assert "delayq_sync" in found["problems"][0]["message"]
     sync.sweep_fully(well)
     assert codes() == (0, [])
-    well.upsert(well.get_shard("r77", "default"), [Definition("r77", 1, well.read_now_ms() + 60_000, 0)])
+    well.upsert(well.get_shard("r77", "default"), [EntryDefinition("r77", 1, well.read_now_ms() + 60_000, 0)])
     assert codes() == (1, ["out_of_sync"])
 
 

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django_delayq import actions
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerError
-from django_delayq.index import Broker, Definition, MinuteCounts, Settlement, keys, probe
+from django_delayq.index import Broker, EntryDefinition, MinuteCounts, Settlement, keys, probe
 from django_delayq.index.connection import DamagedKeys
 from django_delayq.models import Run, Schedule
 from tests.acceptance.support import wait_until
@@ -133,11 +133,11 @@ def steps(broker, admin):
     yield lambda: broker.swap_epochs([place], "building:x", "e")
     hints = broker.receive_hints(timeout_seconds=0.01)
     yield lambda: next(hints)
-    yield lambda: broker.upsert(place, [Definition(f"s{n}", 1, point, point) for n in (1, 2, 3)])
-    yield lambda: broker.upsert(place, [Definition(f"r{n}", 1, 1, 0) for n in (1, 2, 3)], mode="new")
-    jobs = [Definition(f"j{n}", 1, n, 0, priority=n) for n in range(1, 6)]
+    yield lambda: broker.upsert(place, [EntryDefinition(f"s{n}", 1, point, point) for n in (1, 2, 3)])
+    yield lambda: broker.upsert(place, [EntryDefinition(f"r{n}", 1, 1, 0) for n in (1, 2, 3)], mode="new")
+    jobs = [EntryDefinition(f"j{n}", 1, n, 0, priority=n) for n in range(1, 6)]
     yield lambda: broker.upsert(place, jobs, mode="new")
-    yield lambda: broker.upsert(place, [Definition("j5", 1, point, point)], mode="move")
+    yield lambda: broker.upsert(place, [EntryDefinition("j5", 1, point, point)], mode="move")
     claims = []
     yield lambda: claims.append(broker.claim(place, limit=9, request=1, **lease))
     yield lambda: broker.claim(place, limit=9, request=1, **lease)

@@ -219,7 +219,7 @@ def explain_holds(queue: str, task: str, held: Sequence[Control]) -> Iterator[st
 def explain_slowness(queue: str, held: Sequence[Control]) -> Iterator[str]:
     """Yield why few or no workers take due entries of a queue."""
     for row in held:
-        if row.most is not None and (row.kind, row.name) == (Control.Kind.QUEUE, queue):
+        if row.most is not None and (row.kind, row.name) == (Control.Target.QUEUE, queue):
             yield f"{row}: {row.restrictions}."
     if queue not in conf.get_config().queues:
         text = _("DELAYQ['QUEUES'] does not name queue %(queue)s here; only workers that have it there serve it.")
