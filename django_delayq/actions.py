@@ -22,10 +22,10 @@ from .calls import tracing
 from .exceptions import InvalidArguments
 from .ledger import chain
 from .models import Control, Origin, Run, Schedule, Status
-from .models.primary import locked
+from .models.primary import lock_rows
 from .models.run import OPEN
 from .recurrence import from_ms, to_ms
-from .recurrence.point import MICROSECOND, MILLISECOND, as_utc, utcnow
+from .recurrence.point import MICROSECOND, MILLISECOND, to_utc, utcnow
 
 #: Default maximum of runs per backfill; maximum due points that it examines, including those that it leaves out.
 LIMIT, MOST_LOOKED_AT = 1000, 20_000
@@ -51,7 +51,7 @@ def run_now(schedule: Schedule, *, now: datetime | None = None) -> Run:
 
 def run_each_now(schedules: Iterable[Schedule], *, now: datetime | None = None) -> list[Run]:
     """Request one run of each schedule like `run_now`; after an exception, none is requested."""
-    using, at = ledger.database(), from_ms(to_ms(now or utcnow()))
+    using, at = ledger.get_database(), from_ms(to_ms(now or utcnow()))
     rows = list(dict.fromkeys(schedules))
     for later in range(TRIES):
         with suppress(IntegrityError):  # another request has used the same ms
@@ -60,8 +60,8 @@ def run_each_now(schedules: Iterable[Schedule], *, now: datetime | None = None) 
 
 
 def _request(schedule: Schedule, due_at: datetime, origin: Origin, **values: Any) -> Run:
-    values |= {"origin": origin, "separate": True, "status": Status.QUEUED, "options": tracing.as_options()}
-    return Run.of(schedule, due_at, **values)
+    values |= {"origin": origin, "separate": True, "status": Status.QUEUED, "options": tracing.build_options()}
+    return Run.build_for(schedule, due_at, **values)
 
 
 def _insert(runs: list[Run], using: str) -> list[Run]:
@@ -77,7 +77,7 @@ def plan_backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: 
     The recurrence is the stored one, also for points before the last edit. Raises InvalidArguments with what to do if
     the range cannot be backfilled, InvalidRecurrence without a usable recurrence, ValueError for a naive instant.
     """
-    start, end = as_utc(start, "start"), as_utc(end, "end")
+    start, end = to_utc(start, "start"), to_utc(end, "end")
     current = ledger.find_schedule(schedule.pk)
     if current is None:
         raise InvalidArguments(_("The schedule was deleted."))
@@ -87,7 +87,7 @@ def plan_backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: 
         raise InvalidArguments(
             _("Its interval is counted from the end of each run, so it has no past due times. Use “Run now”.")
         )
-    pruned = chain.state_of(current).pruned_until
+    pruned = chain.get_state(current).pruned_until
     if pruned is not None and end <= pruned:
         raise InvalidArguments(
             _(
@@ -103,7 +103,7 @@ def plan_backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: 
             _("This range has %(count)d due times; at most %(most)d can be examined. Choose a shorter range.")
             % {"count": count, "most": MOST_LOOKED_AT}
         )
-    candidates = _candidates(current, start, end)
+    candidates = _list_candidates(current, start, end)
     wanted = sum(not item.left_out for item in candidates)
     if wanted > limit:
         raise InvalidArguments(
@@ -120,11 +120,11 @@ def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int =
     no due point. Concurrent backfills request each point once. After an exception, none is requested: see
     `plan_backfill`, and Note [A backfill repeats no known or undecided point].
     """
-    using = ledger.database()
+    using = ledger.get_database()
     plan = plan_backfill(schedule, start, end, limit=limit)
     own = Schedule._base_manager.using(using).filter(pk=schedule.pk)
     with transaction.atomic(using=using):
-        current = locked(own).first()  # no pruning and no other backfill of it from here on
+        current = lock_rows(own).first()  # no pruning and no other backfill of it from here on
         if current is None:
             raise InvalidArguments(_("The schedule was deleted."))
         pruned = own.values_list("state__pruned_until", flat=True).first()
@@ -137,14 +137,14 @@ def backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: int =
         return _insert([_request(current, point, Origin.BACKFILL, created_at=dates[point]) for point in points], using)
 
 
-def _candidates(schedule: Schedule, start: datetime, end: datetime) -> list[Candidate]:
-    points = list(_points(schedule, start, end))
+def _list_candidates(schedule: Schedule, start: datetime, end: datetime) -> list[Candidate]:
+    points = list(_list_points(schedule, start, end))
     if not points:
         return []
     own, backfilled = _read_ledger(schedule, points)
-    state = chain.state_of(schedule)
+    state = chain.get_state(schedule)
     waiting = state.next_due_at  # may be due since before a pause or an edit, and running now
-    following = chain.next_point(schedule, state) if schedule.enabled else None
+    following = chain.find_next_point(schedule, state) if schedule.enabled else None
     candidates = []
     for point in points:
         known, left_out = own.get(point, ""), ""
@@ -160,7 +160,7 @@ def _candidates(schedule: Schedule, start: datetime, end: datetime) -> list[Cand
     return candidates
 
 
-def _points(schedule: Schedule, start: datetime, end: datetime) -> Iterator[datetime]:
+def _list_points(schedule: Schedule, start: datetime, end: datetime) -> Iterator[datetime]:
     rule = schedule.recurrence
     point = rule.next_after(start - MICROSECOND)
     while point is not None and point <= end:
@@ -171,7 +171,7 @@ def _points(schedule: Schedule, start: datetime, end: datetime) -> Iterator[date
 def _read_ledger(schedule: Schedule, points: list[datetime]) -> tuple[dict[datetime, str], dict[datetime, str]]:
     """Return the status by point: of due points, including skipped stretches, and of backfills."""
     first, last = points[0], points[-1]
-    runs = Run._base_manager.using(ledger.database()).filter(schedule_id=schedule.pk)
+    runs = Run._base_manager.using(ledger.get_database()).filter(schedule_id=schedule.pk)
     rows = runs.values_list("due_at", "origin", "status", "last_due_at")
     before = rows.filter(due_at__lt=first).order_by("-due_at")[:3]  # a stretch may reach into the range
     own: dict[datetime, str] = {}
@@ -215,9 +215,9 @@ def limit(queue: str, most: int | None, *, by: str = "") -> Control:
 def _change(queue: str, task: str, by: str, **values: Any) -> Control:
     if bool(queue) is bool(task):
         raise TypeError("Name a queue or a task: pause('mail') or pause(task='app.tasks.send').")
-    using = ledger.database()
+    using = ledger.get_database()
     with transaction.atomic(using=using):
-        kind, name = (Control.Kind.QUEUE, queue) if queue else (Control.Kind.TASK, task)
+        kind, name = (Control.Target.QUEUE, queue) if queue else (Control.Target.TASK, task)
         rows = Control.objects.using(using).select_for_update()
         row = rows.filter(kind=kind, name=name).first() or Control(kind=kind, name=name)
         for field, value in {**values, "changed_by": by[:200], "changed_at": utcnow()}.items():

@@ -13,18 +13,18 @@ from django.db import connections, router
 
 from . import conf, index, ledger
 from .calls import registry
-from .calls.call import alias_for
+from .calls.call import find_alias
 from .exceptions import BrokerError
 from .index import connection as redis_connection
 from .index import probe
-from .ledger.bulk import WANTED, lacking
+from .ledger.bulk import WANTED, list_missing_options
 from .models import Run, Schedule, ScheduleState, Tombstone
-from .models.differences import declared_schedule
+from .models.differences import build_declared
 from .recurrence import zone
 from .recurrence.point import utcnow
 from .sources import declared
 from .sources.declared import format_errors
-from .text import did_you_mean
+from .text import suggest_name
 
 LEVELS = {"E": checks.Error, "W": checks.Warning}
 #: Seconds that `check --deploy` waits for a reply of Redis.
@@ -56,22 +56,22 @@ def check_settings() -> Found:
         yield checks.Error(str(error), hint="Correct DELAYQ in the settings.", id="delayq.E001")
         return
     try:
-        _uses_redis()
+        _has_redis()
     except ImproperlyConfigured as error:
         yield checks.Error(str(error), hint=_NO_ALIAS, id="delayq.E002")
 
 
-def _uses_redis() -> bool:
+def _has_redis() -> bool:
     """Return whether the settings use Redis; raise ImproperlyConfigured if the alias has no usable address."""
-    return conf.get_config().mirror and bool(index.connector(timeout_seconds=1))
+    return conf.get_config().mirror and bool(index.build_connector(timeout_seconds=1))
 
 
 @_check
 def check_alias() -> Found:
-    if not _uses_redis():
+    if not _has_redis():
         return
     config = conf.get_config()
-    if redis_connection.ignores_sentinels():
+    if redis_connection.has_ignored_sentinels():
         message = f"The cache {config.redis!r} names SENTINELS, but its connection factory asks none."
         hint = "Set OPTIONS['CONNECTION_FACTORY'] to 'django_redis.pool.SentinelConnectionFactory'."
         yield checks.Error(message, hint=hint, id="delayq.E002")
@@ -81,7 +81,7 @@ def check_alias() -> Found:
         )
         hint = "cache.clear() empties all of it, whatever its KEY_PREFIX: give one of them another database or server."
         yield checks.Warning(message, hint=hint, id="delayq.W001")
-    if redis_connection.is_cluster() and all(config.shard_count(queue) == 1 for queue in config.queues):
+    if redis_connection.is_cluster() and all(config.get_shard_count(queue) == 1 for queue in config.queues):
         message = "DELAYQ['SHARDS'] is 1, so that each queue is on one node of the Redis Cluster only."
         hint = "Set SHARDS to the number of masters or a multiple of it."
         yield checks.Warning(message, hint=hint, id="delayq.W004")
@@ -89,7 +89,7 @@ def check_alias() -> Found:
 
 @_check
 def check_tasks() -> Found:
-    for each in registry.broken_modules():
+    for each in registry.list_broken_modules():
         leave_out = f"leave the app out: DELAYQ['TASK_MODULES'] = {{'*': ['tasks'], {each.app!r}: []}}."
         if each.package:
             message = f"The tasks of {each.app} are left out: {each.module} needs a package that is not installed."
@@ -125,7 +125,7 @@ def check_time_zones() -> Found:
 def check_commands() -> Found:
     names = conf.get_config().commands
     commands = get_commands() if names else {}
-    unknown = [f"{name!r}.{did_you_mean(name, commands)}" for name in names if name not in commands]
+    unknown = [f"{name!r}.{suggest_name(name, commands)}" for name in names if name not in commands]
     if unknown:
         message = f"DELAYQ['COMMANDS'] names what is a management command of no installed app: {' '.join(unknown)}"
         hint = "Correct or take out the names, or add their apps to INSTALLED_APPS."
@@ -137,11 +137,11 @@ def check_alerts() -> Found:
     settings = conf.get_config().alerts
     if settings is None:
         return
-    if settings.channels and alias_for(conf.get_config().queues) is None:
+    if settings.channels and find_alias(conf.get_config().queues) is None:
         message = "DELAYQ['ALERTS'] sends mail and webhooks by jobs, and no alias of TASKS takes them."
         hint = 'Add one: "alerts": {"BACKEND": "django_delayq.backend.DelayQBackend"}.'
         yield checks.Error(message, hint=hint, id="delayq.E005")
-    if settings.mail is True and not conf.admins():
+    if settings.mail is True and not conf.list_admins():
         message = "DELAYQ['ALERTS']['MAIL'] is True, and ADMINS is empty, so the mail has no recipient."
         yield checks.Warning(message, hint="Fill ADMINS, or list addresses in MAIL.", id="delayq.W004")
 
@@ -149,7 +149,7 @@ def check_alerts() -> Found:
 @partial(_check, deploy=True)
 def check_server() -> Found:
     """Inspect the servers, as a worker does at its start. An unavailable Redis is a warning, never an error."""
-    if not _uses_redis():
+    if not _has_redis():
         return
     client = index.Broker(timeout_seconds=TIMEOUT_SECONDS, worker="checks")
     try:
@@ -182,8 +182,8 @@ def check_routers() -> Found:
 @partial(_check, deploy=True)
 def check_sqlite() -> Found:
     """Check that writers in web processes wait for workers on SQLite. Workers configure their own connections."""
-    connection = connections[ledger.database()]
-    missing = lacking(connection) if conf.get_config().mirror else []
+    connection = connections[ledger.get_database()]
+    missing = list_missing_options(connection) if conf.get_config().mirror else []
     if missing:
         message = (
             f'With these OPTIONS of the SQLite database {connection.alias!r} saves may fail with "database is locked" '
@@ -203,7 +203,7 @@ def check_declared() -> Found:
         yield checks.Error(message, hint="Give each @periodic a name of its own: name='…'.", id="delayq.E007")
     for each in found.declared:
         try:
-            schedule = declared_schedule(each)
+            schedule = build_declared(each)
             if schedule.at is None or schedule.at > utcnow():  # a past one may be stored already
                 schedule.clean()
         except ValidationError as error:

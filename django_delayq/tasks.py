@@ -13,13 +13,13 @@ else:  # what the form offers; the settings of a process do not change
     Command = Literal[conf.get_config().commands] if conf.get_config().commands else str
 
 
-def _queue() -> str:
+def _find_queue() -> str:
     """Return a queue that the default backend accepts. Schedules and `using()` set their own."""
     queues = sorted(task_backends["default"].queues)
     return queues[0] if queues and "default" not in queues else "default"
 
 
-@task(queue_name=_queue())
+@task(queue_name=_find_queue())
 def management_command(name: Command, /, *words: str) -> None:
     """Run a management command of those that `DELAYQ["COMMANDS"]` lists, in a process of its own.
 
@@ -28,10 +28,10 @@ def management_command(name: Command, /, *words: str) -> None:
     stops the run, and when the worker ends. Raises InvalidArguments, without starting a process, if the call is not
     allowed, CommandFailed if the exit status is not 0.
     """
-    commands.run(commands.command_words(name, words))
+    commands.run(commands.build_words(name, words))
 
 
-@task(queue_name=_queue())
+@task(queue_name=_find_queue())
 def deliver_alert(alert: str, what: str, channel: str) -> None:
     """Send one message of an alert: that it was `opened` or has `recovered`, by `mail` or `webhook`.
 

@@ -61,7 +61,7 @@ _QUOTE = re.compile(r"\\{0,3}[\"']")
 _CLASS = re.compile(r"[A-Z]\w*[a-z][A-Z]")
 
 
-def looks_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Return whether to hide a value of this name: one of its words is in the lists above, in any case."""
     words = [word.lower() for word in _WORD.findall(name)]
     return not SECRET_WORDS.isdisjoint(words) or not SECRET_PAIRS.isdisjoint(pairwise(words))
@@ -70,7 +70,7 @@ def looks_secret(name: str) -> bool:
 def redact(value: Any) -> Any:
     """Return JSON with the values of secret names hidden at any depth, and credentials removed from texts."""
     if isinstance(value, Mapping):
-        return {key: HIDDEN if looks_secret(str(key)) else redact(inner) for key, inner in value.items()}
+        return {key: HIDDEN if is_secret_name(str(key)) else redact(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [redact(inner) for inner in value]
     return _CREDENTIALS.sub(f"{HIDDEN}@", value) if isinstance(value, str) else value
@@ -80,14 +80,14 @@ def redact_arguments(
     args: Any, kwargs: Any, parameters: Sequence[inspect.Parameter] | None
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return arguments for display, hidden by the names of the task's `parameters`; None hides all positional ones."""
-    shown = [HIDDEN if is_secret else redact(value) for is_secret, value in _positional(args, parameters)]
+    shown = [HIDDEN if is_secret else redact(value) for is_secret, value in _mark_positional(args, parameters)]
     return shown, redact(kwargs) if isinstance(kwargs, dict) else {}
 
 
-def secret_texts(args: Any, kwargs: Any, parameters: Sequence[inspect.Parameter] | None) -> list[str]:
+def find_secret_texts(args: Any, kwargs: Any, parameters: Sequence[inspect.Parameter] | None) -> list[str]:
     """Return the texts among the arguments that `redact_arguments` hides, as the `secrets` of `redact_text`."""
     found: list[str] = []
-    for is_secret, value in _positional(args, parameters):
+    for is_secret, value in _mark_positional(args, parameters):
         _collect(value, found, hidden=is_secret)
     _collect(kwargs, found, hidden=False)
     return found
@@ -99,7 +99,7 @@ def redact_text(text: str, secrets: Sequence[str] = ()) -> str:
     Hides `secrets`, as they are or as Python, JSON and URLs write them, credentials in URLs, and the values of pairs
     such as `password=x` and `"token": "x"`. Only the last `MOST_READ` characters are returned.
     """
-    text = _hide_known(text[-MOST_READ:], {spelling for value in secrets for spelling in _spellings(value)})
+    text = _hide_known(text[-MOST_READ:], {spelling for value in secrets for spelling in _list_spellings(value)})
     if text.isascii():  # otherwise upper and lower case are less simple
         lowered = text.lower()
         if not any(trace in lowered for trace in _TRACES):
@@ -113,7 +113,7 @@ def redact_signature(signature: inspect.Signature) -> inspect.Signature:
     """Return a signature for display: without the defaults of secret parameters."""
     parameters = [
         item.replace(default=_Hidden())
-        if item.default is not item.empty and item.default is not None and looks_secret(item.name)
+        if item.default is not item.empty and item.default is not None and is_secret_name(item.name)
         else item
         for item in signature.parameters.values()
     ]
@@ -125,20 +125,20 @@ class _Hidden:
         return HIDDEN
 
 
-def _positional(args: Any, parameters: Sequence[inspect.Parameter] | None) -> list[tuple[bool, Any]]:
+def _mark_positional(args: Any, parameters: Sequence[inspect.Parameter] | None) -> list[tuple[bool, Any]]:
     """Return each argument with whether it is secret, by the name of its parameter."""
     if not isinstance(args, list):
         return []
     names = [item.name for item in parameters or () if item.kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
     rest = next((item.name for item in parameters or () if item.kind == inspect.Parameter.VAR_POSITIONAL), None)
     named = zip_longest(names[: len(args)], args, fillvalue=rest)
-    return [(name is None or looks_secret(name), value) for name, value in named]
+    return [(name is None or is_secret_name(name), value) for name, value in named]
 
 
 def _collect(value: Any, found: list[str], *, hidden: bool) -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
-            _collect(inner, found, hidden=hidden or looks_secret(str(key)))
+            _collect(inner, found, hidden=hidden or is_secret_name(str(key)))
     elif isinstance(value, list):
         for inner in value:
             _collect(inner, found, hidden=hidden)
@@ -146,14 +146,14 @@ def _collect(value: Any, found: list[str], *, hidden: bool) -> None:
         found.append(value)
 
 
-def _spellings(value: str) -> set[str]:
+def _list_spellings(value: str) -> set[str]:
     """Return a text, its escaped forms, those escaped once more, and its lines."""
-    once = {value, *_written(value)}
+    once = {value, *_list_escapes(value)}
     lines = {line.strip() for line in value.splitlines()} - {value}
-    return once.union(*map(_written, once), (line for line in lines if len(line) >= SHORTEST_LINE))
+    return once.union(*map(_list_escapes, once), (line for line in lines if len(line) >= SHORTEST_LINE))
 
 
-def _written(value: str) -> set[str]:
+def _list_escapes(value: str) -> set[str]:
     as_python = repr(value)[1:-1], ascii(value)[1:-1], repr(value.encode(errors="replace"))[2:-1]
     as_json = json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]
     in_urls = (write(value, safe, errors="replace") for write in (quote, quote_plus) for safe in ("", "/"))
@@ -187,7 +187,7 @@ def _hide_pairs(text: str) -> str:
     parts, done = [], 0
     for found in _NAME.finditer(text):
         exception = ":" in found["sign"] and not found["close"] and _CLASS.match(found["name"])
-        if found.start() < done or exception or not looks_secret(found["name"]):  # "InvalidToken: …" is an exception
+        if found.start() < done or exception or not is_secret_name(found["name"]):  # "InvalidToken: …" is an exception
             continue
         value = _VALUE.match(text, found.end())
         if value is not None and not value[0].startswith(HIDDEN):
@@ -198,25 +198,25 @@ def _hide_pairs(text: str) -> str:
     return "".join(parts) + text[done:]
 
 
-def plain(text: str, *, keep: str = "") -> str:
+def escape_text(text: str, *, keep: str = "") -> str:
     """Escape unprintable characters except `keep` as JSON does, so that a text moves no cursor and forges no line."""
     if text.isprintable():  # true for nearly all texts, and ten times as fast
         return text
     return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else f"\\u{ord(found[0]):04x}", text)
 
 
-def iso(instant: datetime) -> str:
+def format_iso(instant: datetime) -> str:
     """Return an instant in ISO 8601, in UTC to the ms."""
     return instant.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def suggest_name(name: str, known: Iterable[str]) -> str:
     """Return a sentence with the nearest known name, after a space; '' for none. Its last part must be similar too."""
     names = list(known)
-    ends = get_close_matches(_end(name), {_end(each) for each in names}, n=max(1, len(names)))
-    near = get_close_matches(name, [each for each in names if _end(each) in ends], n=1)
+    ends = get_close_matches(_get_end(name), {_get_end(each) for each in names}, n=max(1, len(names)))
+    near = get_close_matches(name, [each for each in names if _get_end(each) in ends], n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def _end(path: str) -> str:
+def _get_end(path: str) -> str:
     return path.rpartition(".")[2]

@@ -20,5 +20,5 @@ class SchedulesItem(MenuItem):  # type: ignore[misc]
 
 
 @hooks.register("register_admin_menu_item")  # type: ignore[untyped-decorator]
-def schedules_item() -> SchedulesItem:
+def build_menu_item() -> SchedulesItem:
     return SchedulesItem(_("Schedules"), reverse_lazy(PAGE), name="django-delayq", icon_name="time", order=9000)

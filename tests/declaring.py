@@ -14,7 +14,7 @@ class Code:
     """The declarations of a test; each call of `says` is the next release, which has none of the former ones."""
 
     def __init__(self) -> None:
-        self.before = decorators.made()
+        self.before = decorators.list_declared()
 
     def says(self, source: str = "", module: str = TASKS) -> None:
         """Run this at the end of a module, where its names are known; it leaves no names behind."""
@@ -28,7 +28,7 @@ class Code:
 
     def forget(self) -> None:
         """Take back everything that was declared since the beginning."""
-        for each in decorators.made():
+        for each in decorators.list_declared():
             if each not in self.before:
                 del decorators._made[each.module, each.task, each.key]
 

@@ -41,7 +41,7 @@ def hold_upkeep(broker: Broker) -> None:
 
 def make_due(broker: Broker, schedule: Schedule, ago: timedelta | None = None) -> datetime:
     """Pretend that the schedule was made long ago, so that a point of it is due now; return that point."""
-    now = from_ms(broker.now_ms())
+    now = from_ms(broker.read_now_ms())
     schedule.refresh_from_db()
     since = now - (ago or timedelta(0))
     if schedule.kind == "every":
@@ -54,10 +54,10 @@ def make_due(broker: Broker, schedule: Schedule, ago: timedelta | None = None) -
         Schedule._base_manager.filter(pk=schedule.pk).update(created_at=before)
         Schedule.objects.filter(pk=schedule.pk).update(effective_from=before, generation=schedule.generation + 1)
     sync.check_layout(broker)
-    for place in broker.shards():
+    for place in broker.list_shards():
         broker.swap_epochs([place], None, "test")
-    broker.remove(broker.shard_of(f"s{schedule.pk}", schedule.queue), [(f"s{schedule.pk}", 10**15, "")])
-    sync.full_sweep(broker)
+    broker.remove(broker.get_shard(f"s{schedule.pk}", schedule.queue), [(f"s{schedule.pk}", 10**15, "")])
+    sync.sweep_fully(broker)
     return earlier
 
 

@@ -14,9 +14,9 @@ from ..calls import parse_id
 from ..models import Run, Schedule, Status
 from ..monitoring import explain
 from ..recurrence.point import utcnow
-from ..text import plain
+from ..text import escape_text
 from . import display
-from .base import BaseAdmin, key_before_newest, may_view
+from .base import BaseAdmin, can_view, find_key_before_newest
 
 #: Maximum schedules or runs listed.
 MOST_NAMED = 50
@@ -30,44 +30,44 @@ class AskPage(BaseAdmin):
 
     def ask_view(self, request: HttpRequest) -> HttpResponse:
         """Redirect to the typed schedule or job, or list the candidates; without a name, list what did not succeed."""
-        if not may_view(request, "schedule"):
+        if not can_view(request, "schedule"):
             raise PermissionDenied
         name, at, error = request.GET.get("name", "").strip(), request.GET.get("at", "").strip(), ""
-        named, runs, sees_runs = list[Schedule](), list[Run](), may_view(request, "run")
+        named, runs, sees_runs = list[Schedule](), list[Run](), can_view(request, "run")
         if name:
             if (job := parse_id(name)) is not None and ledger.find_job(*job) is not None and sees_runs:
-                return HttpResponseRedirect(self.address("change", job[0], model="run"))
+                return HttpResponseRedirect(self.get_url("change", job[0], model="run"))
             rows = Schedule.objects.order_by("name")
             named = list(rows.filter(name=name)) or list(rows.filter(name__icontains=name)[:MOST_NAMED])
             if len(named) == 1:
-                return HttpResponseRedirect(self._why(named[0].pk, at))
+                return HttpResponseRedirect(self._get_why_url(named[0].pk, at))
         elif at and sees_runs:
             try:
-                runs = _not_done(explain.parse_moment(at, timezone.get_current_timezone_name(), utcnow()))
+                runs = _list_unsuccessful(explain.parse_moment(at, timezone.get_current_timezone_name(), utcnow()))
             except (ValueError, OverflowError) as wrong:
                 error = str(wrong)
-        return self.page(
-            request, "overview/ask.html", _("Why did it not run?"), places=self.places(request, "ask"), name=name,
+        return self.render_page(
+            request, "overview/ask.html", _("Why did it not run?"), places=self.list_places(request, "ask"), name=name,
             at=at, error=error, zone=timezone.get_current_timezone_name(), asked=bool(name or at) and not error,
-            named=[(row.name, self._why(row.pk, at)) for row in named],
+            named=[(row.name, self._get_why_url(row.pk, at)) for row in named],
             runs=[
-                (plain(run.title), self.address("change", run.pk, model="run") if run.schedule_id is None
-                 else self._why(run.schedule_id, run.due_at.isoformat()),
-                 display.instant(run.due_at), display.status_badge(run.status), display.reason_words(run))
+                (escape_text(run.title), self.get_url("change", run.pk, model="run") if run.schedule_id is None
+                 else self._get_why_url(run.schedule_id, run.due_at.isoformat()),
+                 display.format_instant(run.due_at), display.format_status(run.status), display.describe_reason(run))
                 for run in runs
             ],
         )  # fmt: skip
 
-    def _why(self, pk: int, at: str) -> str:
-        return self.address("why", pk, model="schedule") + (f"?{urlencode({'at': at})}" if at else "")
+    def _get_why_url(self, pk: int, at: str) -> str:
+        return self.get_url("why", pk, model="schedule") + (f"?{urlencode({'at': at})}" if at else "")
 
 
-def _not_done(moment: explain.Moment) -> list[Run]:
+def _list_unsuccessful(moment: explain.Moment) -> list[Run]:
     """Return unsuccessful runs and skipped stretches due in this moment, from the newest rows of each outcome."""
     found = list[Run]()
     for status in _NOT_DONE:
-        rows = ledger.with_status(status)
-        rows = rows.filter(pk__gt=key_before_newest(rows), due_at__gte=moment.first - _BACK, due_at__lt=moment.end)
+        rows = ledger.query_status(status)
+        rows = rows.filter(pk__gt=find_key_before_newest(rows), due_at__gte=moment.first - _BACK, due_at__lt=moment.end)
         rows = rows.filter(Q(due_at__gte=moment.first) | Q(last_due_at__gte=moment.first))
         found += rows.order_by("-pk")[:MOST_NAMED]
     return sorted(found, key=lambda run: run.due_at, reverse=True)[:MOST_NAMED]

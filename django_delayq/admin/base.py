@@ -30,7 +30,7 @@ Column = Callable[[Any, Any], Any]
 APP = "django_delayq"
 
 
-def may_view(request: HttpRequest, model: str) -> bool:
+def can_view(request: HttpRequest, model: str) -> bool:
     """Return whether the user may view a model of this app; the permission to change it suffices."""
     return any(request.user.has_perm(f"{APP}.{verb}_{model}") for verb in ("view", "change"))
 
@@ -41,7 +41,7 @@ def is_long(rows: QuerySet[Any], most: int | None = None) -> bool:
     return rows.order_by().values("pk")[most : most + 1].exists()
 
 
-def key_before_newest(rows: QuerySet[Any]) -> int:
+def find_key_before_newest(rows: QuerySet[Any]) -> int:
     """Return the key of the first row older than the MOST_COUNTED newest ones, 0 if there is none."""
     return rows.order_by("-pk").values_list("pk", flat=True)[MOST_COUNTED : MOST_COUNTED + 1].first() or 0
 
@@ -84,7 +84,7 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def urls(self) -> list[URLPattern]:
         found = super().urls
         for pattern in found:
-            pattern.callback = self._with_check(pattern.callback)
+            pattern.callback = self._wrap_view(pattern.callback)
         return found
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
@@ -106,15 +106,15 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             kwargs["form_class"] = WholeNumberField
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
-    def route(self, route: str, view: View, name: str) -> URLPattern:
-        return path(route, self.admin_site.admin_view(view), name=self._url_name(None, name))
+    def build_route(self, route: str, view: View, name: str) -> URLPattern:
+        return path(route, self.admin_site.admin_view(view), name=self._get_url_name(None, name))
 
-    def address(self, view: str, *keys: Any, model: str | None = None) -> str:
+    def get_url(self, view: str, *keys: Any, model: str | None = None) -> str:
         """Return the address of a page of this model, or of another one of the app."""
-        name = f"admin:{self._url_name(model, view)}"
+        name = f"admin:{self._get_url_name(model, view)}"
         return reverse(name, args=[quote(key) for key in keys], current_app=self.admin_site.name)
 
-    def places(self, request: HttpRequest, here: str) -> list[tuple[str, Any, bool]]:
+    def list_places(self, request: HttpRequest, here: str) -> list[tuple[str, Any, bool]]:
         """Return the operator's pages that the user may view: address, label, and whether it is the view `here`."""
         found = [
             ("overview", "changelist", _("At a glance")), ("overview", "now", _("Now")),
@@ -122,23 +122,23 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             ("overview", "ask", _("Why not?")), ("auditentry", "changelist", _("Audit")),
         ]  # fmt: skip
         return [
-            (self.address(view, model=model), label, view == here and model != "auditentry")
+            (self.get_url(view, model=model), label, view == here and model != "auditentry")
             for model, view, label in found
-            if may_view(request, "run" if model == "run" else "schedule")
+            if can_view(request, "run" if model == "run" else "schedule")
         ]
 
-    def page(self, request: HttpRequest, template: str, title: str, **context: Any) -> HttpResponse:
+    def render_page(self, request: HttpRequest, template: str, title: str, **context: Any) -> HttpResponse:
         """Return a page of this app in the frame of the admin."""
         frame = {**self.admin_site.each_context(request), "title": title, "opts": self.opts, "media": self.media}
         return TemplateResponse(request, f"admin/django_delayq/{template}", {**frame, **context})
 
-    def _url_name(self, model: str | None, view: str) -> str:
+    def _get_url_name(self, model: str | None, view: str) -> str:
         app, model = (APP, model) if model else (self.opts.app_label, self.opts.model_name)
         return f"{app}_{model}_{view.replace('-', '_')}"
 
-    def _with_check(self, view: View) -> View:
+    def _wrap_view(self, view: View) -> View:
         @wraps(view)
-        def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def check_and_view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             texts = [text for name, values in request.GET.lists() for text in (name, *values)]
             texts += request.POST.getlist(ACTION_CHECKBOX_NAME)
             if self.admin_site.has_permission(request) and not all(map(is_storable, texts)):
@@ -147,7 +147,7 @@ class BaseAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
                 return HttpResponseRedirect(request.path)
             return view(request, *args, **kwargs)
 
-        return checked
+        return check_and_view
 
 
 class ReadOnlyAdmin(BaseAdmin):
@@ -161,17 +161,17 @@ class ScheduleViewerAdmin(ReadOnlyAdmin):
     """A read-only model for users who may view schedules."""
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return may_view(request, "schedule")
+        return can_view(request, "schedule")
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        return may_view(request, "schedule")
+        return can_view(request, "schedule")
 
 
 def column(label: Any, show: Callable[[Any], Any], **options: Any) -> Column:
     """Return a ModelAdmin method that formats a row with `show`; `options` are those of `admin.display`."""
 
-    def method(self: Any, row: Any) -> Any:
+    def format_cell(self: Any, row: Any) -> Any:
         return show(row)
 
-    shown: Column = admin.display(description=label, **options)(method)
-    return shown
+    described: Column = admin.display(description=label, **options)(format_cell)
+    return described

@@ -22,12 +22,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..calls import registry
-from ..calls.annotations import choices_of, find_misfit, hints_of, options_of, same, wanted
+from ..calls.annotations import describe_wanted, find_misfit, get_hints, is_same, list_choices, list_options
 from ..calls.compat import AnyTask
 from ..calls.validators import validate_json
 from ..exceptions import InvalidArguments
-from ..text import HIDDEN, looks_secret
-from .display import pretty_json
+from ..text import HIDDEN, is_secret_name
+from .display import format_json
 
 AS_JSON = "call_as_json"
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -36,7 +36,7 @@ _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 def parse_json(text: str) -> Any:
     """Parse JSON. A ValidationError has the position of a syntax error, or the reason why the value is refused."""
     try:
-        return json.loads(text, parse_float=_finite, parse_constant=_finite)
+        return json.loads(text, parse_float=_parse_finite, parse_constant=_parse_finite)
     except json.JSONDecodeError as error:
         values = {"problem": error.msg, "line": error.lineno, "column": error.colno}
         message = _("This is not JSON: %(problem)s, line %(line)d, column %(column)d.") % values
@@ -49,7 +49,7 @@ def parse_json(text: str) -> Any:
         raise ValidationError(message, code="invalid") from None
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     number = float(text)
     if not isfinite(number):
         raise ValueError(_("%(text)s is not a finite number") % {"text": text[:50]})
@@ -61,7 +61,7 @@ class TypedCall:
     args: list[Any]
     kwargs: dict[str, Any]
 
-    def same(self, other: "TypedCall | None") -> bool:
+    def is_same(self, other: "TypedCall | None") -> bool:
         """Compare as JSON, because in Python 1 equals True and 1.0."""
         written, others = (json.dumps(each and [each.args, each.kwargs], sort_keys=True) for each in (self, other))
         return written == others
@@ -72,19 +72,19 @@ class ValueField(forms.Field):
 
     def __init__(self, parameter: Parameter, hint: Any) -> None:
         super().__init__(required=False, label=parameter.name)
-        kinds = [each for each in options_of(hint) if each is not NoneType]
+        kinds = [each for each in list_options(hint) if each is not NoneType]
         self.hint, self.kind = hint, kinds[0] if len(kinds) == 1 else Any
-        self.choices = [(_("yes"), True), (_("no"), False)] if self.kind is bool else choices_of(self.kind)
+        self.choices = [(_("yes"), True), (_("no"), False)] if self.kind is bool else list_choices(self.kind)
         self.is_text, self.is_number = self.kind in (str, date, datetime), self.kind in (int, float)
         self.is_needed = parameter.default is Parameter.empty
-        default = "" if self.is_needed else self._default(parameter.default)
+        default = "" if self.is_needed else self._format_default(parameter.default)
         says_default = default and _("default: %(value)s") % {"value": default}
         if not self.choices:
-            words = wanted(self.kind if len(kinds) == 1 else hint)
+            words = describe_wanted(self.kind if len(kinds) == 1 else hint)
             if not self.is_text and not self.is_number:
                 words = _("%(wanted)s, as JSON") % {"wanted": words} if words else "JSON"
             self.help_text = "; ".join(filter(None, (words, says_default)))
-        self.widget = self._widget(default, says_default or "---------")
+        self.widget = self._build_widget(default, says_default or "---------")
 
     def to_python(self, value: Any) -> Any:
         if not value:
@@ -100,24 +100,24 @@ class ValueField(forms.Field):
             raise ValidationError(problem, code="invalid")
         return found
 
-    def text_of(self, value: Any) -> str | None:
+    def format_value(self, value: Any) -> str | None:
         """Return the input's text for a value; None if no text would be read as the same value."""
         if self.choices:
-            return next((json.dumps(each) for _name, each in self.choices if same(each, value)), None)
+            return next((json.dumps(each) for _name, each in self.choices if is_same(each, value)), None)
         if not self.is_text:
-            return pretty_json(value)
+            return format_json(value)
         if not isinstance(value, str) or not value.isprintable():  # a single-line input does not preserve it
             return None
         return value if self.kind is not date or len(value) == len("2026-01-31") else None
 
-    def _default(self, value: Any) -> str:
-        if looks_secret(str(self.label)) and value is not None:
+    def _format_default(self, value: Any) -> str:
+        if is_secret_name(str(self.label)) and value is not None:
             return HIDDEN
         plain = getattr(value, "value", value)
-        named = next((name for name, each in self.choices if same(each, plain)), None)
+        named = next((name for name, each in self.choices if is_same(each, plain)), None)
         return named or (plain if isinstance(plain, str) and plain else _("none") if plain is None else repr(plain))
 
-    def _widget(self, default: str, empty: str) -> forms.Widget:
+    def _build_widget(self, default: str, empty: str) -> forms.Widget:
         needed = {"aria-required": "true"} if self.is_needed else {}
         if self.choices:
             choices = [("", empty), *((json.dumps(value), name) for name, value in self.choices)]
@@ -135,23 +135,24 @@ class CallInputs(forms.Form):
 
     def __init__(self, task: AnyTask, positional: int, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(data, prefix="call")
-        self.parameters = list(registry.signature(task).parameters.values())
+        self.parameters = list(registry.get_signature(task).parameters.values())
         self.positional = positional
-        hints = hints_of(task.func)
+        hints = get_hints(task.func)
         for each in self.parameters:
             self.fields[each.name] = ValueField(each, hints.get(each.name, Any))
 
     @classmethod
-    def showing(cls, task: AnyTask, call: TypedCall) -> Self | None:
+    def build_for(cls, task: AnyTask, call: TypedCall) -> Self | None:
         empty = cls(task, len(call.args))
         positional = [each.name for each in empty.parameters if each.kind <= Parameter.POSITIONAL_OR_KEYWORD]
         values = dict(zip(positional, call.args, strict=False)) | call.kwargs
         fields = cast(dict[str, ValueField], empty.fields)
-        texts = {empty.add_prefix(name): fields[name].text_of(values[name]) for name in fields.keys() & values.keys()}
+        known = fields.keys() & values.keys()
+        texts = {empty.add_prefix(name): fields[name].format_value(values[name]) for name in known}
         found = cls(task, len(call.args), texts)
-        return found if call.same(found.call()) else None
+        return found if call.is_same(found.read_call()) else None
 
-    def call(self) -> TypedCall | None:
+    def read_call(self) -> TypedCall | None:
         if not self.is_valid():
             return None
         call = TypedCall([], {})
@@ -166,7 +167,7 @@ class CallInputs(forms.Form):
                 call.kwargs[each.name] = value
         return call
 
-    def problems(self) -> list[str]:
+    def list_problems(self) -> list[str]:
         for name, field in self.fields.items():
             if cast(ValueField, field).is_needed and self.cleaned_data.get(name) is Parameter.empty:
                 self.add_error(name, _("%(name)s is required") % {"name": name})
@@ -205,13 +206,13 @@ class CallJSON(forms.Form):
     )
 
     @classmethod
-    def showing(cls, call: TypedCall) -> Self:
-        return cls({name: pretty_json(value) for name, value in vars(call).items()})
+    def build_for(cls, call: TypedCall) -> Self:
+        return cls({name: format_json(value) for name, value in vars(call).items()})
 
-    def call(self) -> TypedCall | None:
+    def read_call(self) -> TypedCall | None:
         return TypedCall(**self.cleaned_data) if self.is_valid() else None
 
-    def problems(self) -> list[str]:
+    def list_problems(self) -> list[str]:
         if self.fields.keys().isdisjoint(self.data):
             return [_("Write the arguments of this task as JSON below.")]
         return [f"{self.fields[name].label}: {text}" for name, texts in self.errors.items() for text in texts]
@@ -229,24 +230,24 @@ class CallWidget(forms.Widget):
 
     def settle(self, path: str, stored: TypedCall, data: Mapping[str, Any] | None) -> None:
         self.path, task, call = path, registry.find_task(path), cast(TypedCall | None, stored)
-        parameters = [] if task is None else list(registry.signature(task).parameters.values())
+        parameters = [] if task is None else list(registry.get_signature(task).parameters.values())
         fits = isinstance(stored.args, list) and isinstance(stored.kwargs, dict)
         has_inputs = task is not None and fits and all(each.kind not in _VARIABLE for each in parameters)
         self.can_switch = has_inputs
         if data is not None:
             is_json = not has_inputs or "args" in data or "kwargs" in data
             self.sent = CallJSON(data) if is_json else CallInputs(cast(AnyTask, task), len(stored.args), data)
-            call = self.sent.call()
+            call = self.sent.read_call()
             self.is_switched = call is not None and not is_json and AS_JSON in data
         if call is None:
             self.shown = self.sent
         else:
             as_json = not has_inputs or (data is not None and AS_JSON in data)
-            inputs = None if as_json else CallInputs.showing(cast(AnyTask, task), call)
-            self.shown = inputs or CallJSON.showing(call)
+            inputs = None if as_json else CallInputs.build_for(cast(AnyTask, task), call)
+            self.shown = inputs or CallJSON.build_for(call)
 
     def value_from_datadict(self, data: Any, files: Any, name: str) -> TypedCall | None:
-        return self.sent.call()
+        return self.sent.read_call()
 
     def id_for_label(self, id_: Any) -> str:
         return ""
@@ -266,7 +267,7 @@ class CallField(forms.Field):
         widget = cast(CallWidget, self.widget)
         if widget.is_switched:
             raise ValidationError(_("Nothing is saved yet: check the JSON, then save again."))
-        problems = widget.sent.problems()
+        problems = widget.sent.list_problems()
         if widget.sent.errors:
             widget.shown = widget.sent
         if problems:
@@ -274,4 +275,4 @@ class CallField(forms.Field):
         return cast(TypedCall, value)
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        return not cast(TypedCall, initial).same(data)
+        return not cast(TypedCall, initial).is_same(data)

@@ -14,7 +14,7 @@ _INNER = HEIGHT - BELOW - ABOVE
 SPARK_STEP, SPARK_HEIGHT = 5, 20
 
 
-def bars(
+def render_bars(
     columns: Sequence[Mapping[str, int]], series: Mapping[str, tuple[str, Any]], times: Sequence[str]
 ) -> SafeString:
     """Return a column for each time, stacked in the order of `series`, which has tones and labels."""
@@ -56,14 +56,14 @@ def _stack(
     return format_html("<g><title>{} {}</title>{}</g>", time, words, rects)
 
 
-def spark(numbers: Sequence[int], tone: str, title: str) -> SafeString:
+def render_spark(numbers: Sequence[int], tone: str, title: str) -> SafeString:
     """Return a small column for each number, relative to the highest; `title` describes them."""
     top = max([1, *numbers])
     columns = [(tone, math.ceil(SPARK_HEIGHT * number / top)) for number in numbers]
-    return draw_columns("delayq-spark", columns, SPARK_STEP, SPARK_HEIGHT, title, number=len(numbers))
+    return render_columns("delayq-spark", columns, SPARK_STEP, SPARK_HEIGHT, title, number=len(numbers))
 
 
-def draw_columns(
+def render_columns(
     css_class: str, columns: Sequence[tuple[str, int]], step: int, height: int, title: str, *, number: int
 ) -> SafeString:
     """Return columns (tone, height) with room for `number` of them, and a title for screen readers."""

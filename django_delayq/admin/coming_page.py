@@ -44,26 +44,26 @@ class ComingPage(BaseAdmin):
         now, chosen, sample = utcnow(), request.GET.get("queue", ""), coming.read()
         queues = sorted({row.queue for row in sample.rows})
         rows = [row for row in sample.rows if chosen in ("", row.queue)]
-        hours = coming.Hours(_hour_of(now), HOURS, now.replace(second=0, microsecond=0))
+        hours = coming.Hours(_find_hour(now), HOURS, now.replace(second=0, microsecond=0))
         counts = [_scale(count, sample) for count in coming.count_hours(rows, hours)]
-        return self.page(
-            request, "overview/coming.html", _("Coming up"), note=_estimate_note(sample),
-            places=self.places(request, "coming"),
-            held=[format_held(self, request, row) for row in ledger.held_back()],  # they may still apply then
+        return self.render_page(
+            request, "overview/coming.html", _("Coming up"), note=_format_estimate(sample),
+            places=self.list_places(request, "coming"),
+            held=[format_held(self, request, row) for row in ledger.load_controls()],  # they may still apply then
             queues=[
                 (f"?{urlencode({'queue': queue})}" if queue else "?", queue or _("all"), queue == chosen)
                 for queue in ("", *queues)
             ],
             heads=[f"{hour:02}" for hour in range(24)], zone=timezone.get_current_timezone_name(),
-            rows=_days(counts, hours.first) if any(counts) else [],
+            rows=_build_days(counts, hours.first) if any(counts) else [],
             runs=[
-                (display.instant(due_at), self.address("change", row.pk, model="schedule"), row.name, row.queue)
-                for due_at, row in coming.next_runs(now, MOST_NAMED)
+                (display.format_instant(due_at), self.get_url("change", row.pk, model="schedule"), row.name, row.queue)
+                for due_at, row in coming.list_next_runs(now, MOST_NAMED)
             ],
         )  # fmt: skip
 
 
-def _hour_of(instant: datetime) -> datetime:
+def _find_hour(instant: datetime) -> datetime:
     """Return the start of the local hour, in UTC."""
     local = timezone.localtime(instant)
     past = timedelta(minutes=local.minute, seconds=local.second, microseconds=local.microsecond)
@@ -89,14 +89,14 @@ def _shorten(count: int) -> str:
     return str(count)
 
 
-def _estimate_note(sample: coming.Sample) -> str:
+def _format_estimate(sample: coming.Sample) -> str:
     if sample.weight == 1:
         return ""
     numbers = {"count": _format_number(len(sample.rows)), "total": _format_number(_scale(len(sample.rows), sample))}
     return _("Estimated from %(count)s of about %(total)s schedules.") % numbers
 
 
-def _days(counts: Sequence[int], first: datetime) -> list[tuple[str, list[Cell]]]:
+def _build_days(counts: Sequence[int], first: datetime) -> list[tuple[str, list[Cell]]]:
     """Return a row of 24 cells for each local day. An hour that occurs twice is one cell."""
     sums: dict[str, dict[int, int]] = {}
     for at, count in enumerate(counts):
@@ -104,10 +104,11 @@ def _days(counts: Sequence[int], first: datetime) -> list[tuple[str, list[Cell]]
         day = sums.setdefault(f"{time:%a %Y-%m-%d}", {})
         day[time.hour] = day.get(time.hour, 0) + count
     highest = max(max(day.values()) for day in sums.values())
-    return [(name, [_cell(name, hour, day.get(hour), highest) for hour in range(24)]) for name, day in sums.items()]
+    hours = range(24)
+    return [(name, [_build_cell(name, hour, day.get(hour), highest) for hour in hours]) for name, day in sums.items()]
 
 
-def _cell(day: str, hour: int, count: int | None, highest: int) -> Cell:
+def _build_cell(day: str, hour: int, count: int | None, highest: int) -> Cell:
     if count is None:  # before now, after the last hour, or skipped by the clock
         return Cell(0, "", "")
     shade = 0 if count == 0 else 1 + (SHADES - 1) * count // max(1, highest)

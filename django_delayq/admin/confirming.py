@@ -15,7 +15,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.views.decorators.http import require_http_methods
 
-from ..text import plain
+from ..text import escape_text
 from .base import APP, BaseAdmin
 
 #: Maximum names listed on a confirmation page.
@@ -64,7 +64,7 @@ class ConfirmingAdmin(BaseAdmin):
     def name_row(self, row: Any) -> str:
         return str(row)
 
-    def may(self, request: HttpRequest, name: str, row: Any = None) -> bool:
+    def can_act(self, request: HttpRequest, name: str, row: Any = None) -> bool:
         """Return whether the user may view the row and has the action's permission."""
         permission = self.confirmed_actions[name].permission
         return self.has_view_permission(request, row) and request.user.has_perm(f"{APP}.{permission}")
@@ -72,7 +72,7 @@ class ConfirmingAdmin(BaseAdmin):
     def find(self, request: HttpRequest, pk: int, name: str) -> Any:
         """Return the row that a page does `name` to. Raises PermissionDenied or Http404 instead."""
         row = self.get_queryset(request).filter(pk=pk).first()
-        if not self.may(request, name, row):
+        if not self.can_act(request, name, row):
             raise PermissionDenied
         if row is None:
             raise Http404
@@ -81,7 +81,7 @@ class ConfirmingAdmin(BaseAdmin):
     def get_urls(self) -> list[URLPattern]:
         take = require_http_methods(["GET", "HEAD", "POST"])
         own = [
-            self.route(f"<int:pk>/{name.replace('_', '-')}/", take(partial(self.action_view, name=name)), name)
+            self.build_route(f"<int:pk>/{name.replace('_', '-')}/", take(partial(self.action_view, name=name)), name)
             for name in self.confirmed_actions
         ]
         return [*own, *super().get_urls()]
@@ -91,7 +91,7 @@ class ConfirmingAdmin(BaseAdmin):
         given = {} if action_location is None else {"action_location": action_location}
         found = super().get_actions(request, **given)
         own = self.confirmed_actions.keys()
-        return {name: act for name, act in found.items() if name not in own or self.may(request, name)}
+        return {name: act for name, act in found.items() if name not in own or self.can_act(request, name)}
 
     def action_view(self, request: HttpRequest, pk: int, name: str) -> HttpResponse:
         """Ask (GET), or act on one row (POST)."""
@@ -99,7 +99,7 @@ class ConfirmingAdmin(BaseAdmin):
         rows = self.get_queryset(request).filter(pk=pk)
         if response := self.confirm(request, rows, name, confirmed=request.method == "POST"):
             return response
-        return HttpResponseRedirect(self.address("change", pk) if rows.exists() else self.address("changelist"))
+        return HttpResponseRedirect(self.get_url("change", pk) if rows.exists() else self.get_url("changelist"))
 
     def confirm(self, request: HttpRequest, rows: QuerySet[Any], name: str, *, confirmed: bool) -> HttpResponse | None:
         """Ask, or act if it is confirmed and its form is valid, and return None."""
@@ -112,9 +112,9 @@ class ConfirmingAdmin(BaseAdmin):
         if across == "1":  # Django needs one selected key, and rejects a form with thousands of fields
             chosen = chosen[:1]
         hidden = [("action", name), ("select_across", across), *((ACTION_CHECKBOX_NAME, pk) for pk in chosen)]
-        return self.page(
+        return self.render_page(
             request, "confirm.html", action.label, note=action.note, form=form, grave=action.is_grave,
-            names=[plain(self.name_row(row)) for row in rows[:NAMES_SHOWN]], more=rows.count() - NAMES_SHOWN,
+            names=[escape_text(self.name_row(row)) for row in rows[:NAMES_SHOWN]], more=rows.count() - NAMES_SHOWN,
             hidden=hidden if chosen else [],
-            back=request.get_full_path() if chosen else self.address("change", rows[0].pk),
+            back=request.get_full_path() if chosen else self.get_url("change", rows[0].pk),
         )  # fmt: skip

@@ -18,19 +18,21 @@ from . import display
 from .base import BaseAdmin, column
 
 
-def _state(row: Control) -> Any:
+def _format_state(row: Control) -> Any:
     if row.is_paused():
-        return display.badge("warn", _("paused"))
-    return display.badge("busy", _("limited")) if row.most is not None else display.badge("quiet", _("continues"))
+        return display.format_badge("warn", _("paused"))
+    tone, text = ("quiet", _("continues")) if row.most is None else ("busy", _("limited"))
+    return display.format_badge(tone, text)
 
 
-def _act(row: Control) -> Any:
-    return format_html('{}<div class="delayq-note">{}</div>', row.changed_by or "–", display.instant(row.changed_at))
+def _format_action(row: Control) -> Any:
+    when = display.format_instant(row.changed_at)
+    return format_html('{}<div class="delayq-note">{}</div>', row.changed_by or "–", when)
 
 
 @admin.register(Control)
 class ControlAdmin(BaseAdmin):
-    list_display = ("kind", "name", "shown_state", "reason", "shown_until", "most", "shown_act")
+    list_display = ("kind", "name", "state_column", "reason", "until_column", "most", "action_column")
     list_display_links = ("name",)
     list_filter = ("kind", "paused")
     search_fields = ("name", "reason")
@@ -38,24 +40,24 @@ class ControlAdmin(BaseAdmin):
     sortable_by = ()  # the list is short, and sort marks are as wide as a column
     actions = ("resume",)
     change_form_template = "admin/django_delayq/control/change_form.html"
-    shown_state = column(gettext_lazy("state"), _state)
-    shown_until = column(gettext_lazy("until"), lambda row: display.instant(row.until))
-    shown_changed = column(gettext_lazy("changed"), lambda row: display.instant(row.changed_at))
-    shown_act = column(gettext_lazy("changed"), _act)
+    state_column = column(gettext_lazy("state"), _format_state)
+    until_column = column(gettext_lazy("until"), lambda row: display.format_instant(row.until))
+    changed_column = column(gettext_lazy("changed"), lambda row: display.format_instant(row.changed_at))
+    action_column = column(gettext_lazy("changed"), _format_action)
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         """Redirect to the existing row of the name in the address."""
-        named = {"kind": request.GET.get("kind", Control.Kind.QUEUE), "name": request.GET.get("name", "")}
+        named = {"kind": request.GET.get("kind", Control.Target.QUEUE), "name": request.GET.get("name", "")}
         row = Control.objects.filter(**named).first() if request.method == "GET" and named["name"] else None
         if row is not None and self.has_view_permission(request, row):
-            return HttpResponseRedirect(self.address("change", row.pk))
+            return HttpResponseRedirect(self.get_url("change", row.pk))
         return super().add_view(request, form_url, extra_context)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return ("kind", "name", "changed_by", "shown_changed") if obj is not None else ()
+        return ("kind", "name", "changed_by", "changed_column") if obj is not None else ()
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        changed = [("changed_by", "shown_changed")] if obj is not None else []
+        changed = [("changed_by", "changed_column")] if obj is not None else []
         return ("kind", "name"), *changed, "paused", "until", "reason", "most"
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:

@@ -18,9 +18,9 @@ from ..calls import registry
 from ..calls.handover import REASON as REASON_HANDED_OVER
 from ..exceptions import InvalidRecurrence
 from ..models import Output, Run, Schedule, Status
-from ..recurrence.point import known_ms
+from ..recurrence.point import try_from_ms
 from ..recurrence.zone import get_zone
-from ..text import plain, redact_arguments, redact_text, secret_texts
+from ..text import escape_text, find_secret_texts, redact_arguments, redact_text
 
 Html = SafeString | str
 #: Maximum characters of a text; more are cut from the middle, with a note.
@@ -44,28 +44,28 @@ _TONES: dict[str, str] = {
 }
 
 
-def badge(tone: str, text: Any, title: Any = "") -> SafeString:
+def format_badge(tone: str, text: Any, title: Any = "") -> SafeString:
     """Return a small coloured label; the text does not depend on the colour."""
     more = format_html(' title="{}"', title) if title else ""
     return format_html('<span class="delayq-badge delayq-{}"{}>{}</span>', tone, more, text)
 
 
-def sentence(tone: str, text: Any) -> SafeString:
-    """Return a coloured sentence, for text too long for a `badge`."""
+def format_sentence(tone: str, text: Any) -> SafeString:
+    """Return a coloured sentence, for text too long for a badge."""
     return format_html('<div class="delayq-tone delayq-{}">{}</div>', tone, text)
 
 
-def breakable(name: str) -> SafeString:
+def format_breakable(name: str) -> SafeString:
     return format_html_join(mark_safe("_<wbr>"), "{}", ((part,) for part in name.split("_")))
 
 
-def tone_of(status: str) -> str:
+def get_tone(status: str) -> str:
     return _TONES.get(status, "quiet")
 
 
-def status_badge(status: str) -> SafeString:
+def format_status(status: str) -> SafeString:
     label = Status(status).label if status in Status.values else status
-    return badge(tone_of(status), label)
+    return format_badge(get_tone(status), label)
 
 
 _REASONS = {
@@ -75,27 +75,27 @@ _REASONS = {
 }
 
 
-def reason_words(run: Run) -> str:
+def describe_reason(run: Run) -> str:
     """Return why a run did not succeed, or the backend that it was handed over to."""
     if run.status in (Status.SKIPPED, Status.LOST) and run.reason in _REASONS:
         return str(_REASONS[run.reason])
     if run.reason == REASON_HANDED_OVER and isinstance(run.result, dict):
         return _("handed over to %(backend)s") % {"backend": run.result.get("backend")}
-    return plain(redacted(run, run.reason))
+    return escape_text(redact_run_text(run, run.reason))
 
 
-def redacted(run: Run, text: str) -> str:
+def redact_run_text(run: Run, text: str) -> str:
     """Return a text about a run, without the secrets in a job's arguments."""
     call = run.call or {}
-    secrets = secret_texts(call.get("args"), call.get("kwargs"), parameters_of(run.task)) if call else []
+    secrets = find_secret_texts(call.get("args"), call.get("kwargs"), find_parameters(run.task)) if call else []
     return redact_text(text, secrets)
 
 
-def shown_latency(run: Run) -> Html:
-    return "–" if run.started_at is None else milliseconds(run.latency)
+def format_latency(run: Run) -> Html:
+    return "–" if run.started_at is None else format_span(run.latency)
 
 
-def zone_of(schedule: Schedule) -> tzinfo:
+def find_zone(schedule: Schedule) -> tzinfo:
     """Return the schedule's zone, or UTC if the system does not know it."""
     try:
         return get_zone(schedule.timezone)
@@ -103,7 +103,7 @@ def zone_of(schedule: Schedule) -> tzinfo:
         return UTC
 
 
-def instant(value: datetime | None, zone: tzinfo | None = None, *, millis: bool = False) -> Html:
+def format_instant(value: datetime | None, zone: tzinfo | None = None, *, millis: bool = False) -> Html:
     """Format an instant, by default in the current zone, with UTC as title; `millis` adds ms and the zone's name."""
     if value is None:
         return "–"
@@ -129,14 +129,14 @@ def format_duration(value: timedelta, parts: int | None = None) -> str:
     return " ".join(shown) or "0s"
 
 
-def relative(value: datetime, now: datetime) -> str:
+def format_relative(value: datetime, now: datetime) -> str:
     """Return "in 3m 20s" or "2h ago"."""
     span = timedelta(seconds=round(abs((value - now).total_seconds())))
     text = format_duration(span, parts=2)
     return _("in %(span)s") % {"span": text} if value > now else _("%(span)s ago") % {"span": text}
 
 
-def milliseconds(value: timedelta | None) -> Html:
+def format_span(value: timedelta | None) -> Html:
     """Format a duration as "12 ms", "4.21 s" or "1m 5s"."""
     if value is None:
         return "–"
@@ -150,7 +150,7 @@ def milliseconds(value: timedelta | None) -> Html:
     return format_html('<span class="delayq-whole">{}</span>', text)
 
 
-def pretty_json(value: Any) -> str:
+def format_json(value: Any) -> str:
     """Return indented JSON that can be encoded; short values stay on one line."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     if len(text) > 60:
@@ -158,60 +158,60 @@ def pretty_json(value: Any) -> str:
     return text.encode(errors="backslashreplace").decode()  # half of a surrogate pair becomes its escape
 
 
-def block(text: str, css_class: str = "delayq-pre") -> Html:
+def format_block(text: str, css_class: str = "delayq-pre") -> Html:
     """Return a long text as written, scrollable, cut to MOST_CHARACTERS."""
     if not text:
         return "–"
     if len(text) > MOST_CHARACTERS:
         cut = _("%(count)d characters left out") % {"count": len(text) - MOST_CHARACTERS}
         text = f"{text[: MOST_CHARACTERS // 2]}\n\n… {cut} …\n\n{text[-MOST_CHARACTERS // 2 :]}"
-    return format_html('<pre class="{}" tabindex="0">{}</pre>', css_class, plain(text, keep="\n\t"))
+    return format_html('<pre class="{}" tabindex="0">{}</pre>', css_class, escape_text(text, keep="\n\t"))
 
 
-def traceback(text: str) -> Html:
-    return block(text, "delayq-pre delayq-trace")
+def format_traceback(text: str) -> Html:
+    return format_block(text, "delayq-pre delayq-trace")
 
 
-def identity(text: str) -> SafeString:
+def format_identity(text: str) -> SafeString:
     return format_html('<code class="delayq-signature delayq-id">{}</code>', text)
 
 
 def format_outputs(outputs: Iterable[Output]) -> Html:
-    parts = [(_("Attempt %(number)d") % {"number": each.attempt}, block(each.text)) for each in outputs]
+    parts = [(_("Attempt %(number)d") % {"number": each.attempt}, format_block(each.text)) for each in outputs]
     return format_html("<div>{}</div>", format_html_join("", '<p class="delayq-note">{}</p>{}', parts))
 
 
-def arguments(task: str, args: Any, kwargs: Any) -> list[Html]:
-    return [block(pretty_json(each)) for each in redact_arguments(args, kwargs, parameters_of(task))]
+def format_arguments(task: str, args: Any, kwargs: Any) -> list[Html]:
+    return [format_block(format_json(each)) for each in redact_arguments(args, kwargs, find_parameters(task))]
 
 
-def argument_line(task: str, args: Any, kwargs: Any) -> str:
+def format_argument_line(task: str, args: Any, kwargs: Any) -> str:
     """Format arguments on one line, with secrets redacted."""
-    args, kwargs = redact_arguments(args, kwargs, parameters_of(task))
+    args, kwargs = redact_arguments(args, kwargs, find_parameters(task))
     texts = [json.dumps(each, ensure_ascii=False, default=str) for each in args]
     texts += [f"{name}={json.dumps(each, ensure_ascii=False, default=str)}" for name, each in kwargs.items()]
-    return plain(", ".join(texts))
+    return escape_text(", ".join(texts))
 
 
-def parameters_of(task: str) -> list[inspect.Parameter] | None:
+def find_parameters(task: str) -> list[inspect.Parameter] | None:
     """Return a task's parameters; None also if its code cannot be imported, which the checks report."""
     try:
-        return registry.parameters_of(task)
+        return registry.find_parameters(task)
     except Exception:
         return None
 
 
-def attempts_table(run: Run) -> str:
+def render_attempts(run: Run) -> str:
     rows = []
-    for attempt in ledger.attempts_of(run):
-        started, finished = known_ms(attempt.started), known_ms(attempt.finished)
+    for attempt in ledger.list_attempts(run):
+        started, finished = try_from_ms(attempt.started), try_from_ms(attempt.finished)
         rows.append({
             "attempt": attempt,
-            "started": instant(started, millis=True),
-            "finished": instant(finished, millis=True),
-            "duration": milliseconds(None if started is None or finished is None else finished - started),
-            "worker": plain(attempt.worker),
-            "title": plain(redacted(run, attempt.title)),
-            "trace": attempt.trace and traceback(redacted(run, attempt.trace)),
+            "started": format_instant(started, millis=True),
+            "finished": format_instant(finished, millis=True),
+            "duration": format_span(None if started is None or finished is None else finished - started),
+            "worker": escape_text(attempt.worker),
+            "title": escape_text(redact_run_text(run, attempt.title)),
+            "trace": attempt.trace and format_traceback(redact_run_text(run, attempt.trace)),
         })  # fmt: skip
     return render_to_string("admin/django_delayq/attempts.html", {"rows": rows})

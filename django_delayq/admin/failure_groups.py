@@ -23,7 +23,7 @@ from ..models import Run, Schedule, Status
 from ..monitoring import failures
 from ..monitoring.failures import Failures, RunGroup
 from ..recurrence.point import utcnow
-from ..text import plain, redact_text
+from ..text import escape_text, redact_text
 from . import charts, display
 from .base import View
 from .run_actions import RunActions
@@ -71,8 +71,8 @@ class ErrorFilter(admin.SimpleListFilter):
             self._group = find_group(name, digest) if name in SPANS else None
         if (group := self._group) is None:
             return [(value, _("These failures no longer exist."))]
-        last = _last_runs([group]).get(group.last.pk)
-        return [(value, f"{plain(group.task)}: {_redacted(last, group.text)}")]
+        last = _load_last_runs([group]).get(group.last.pk)
+        return [(value, f"{escape_text(group.task)}: {_redact(last, group.text)}")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if self.value() is None:
@@ -85,61 +85,66 @@ class ErrorFilter(admin.SimpleListFilter):
 class FailuresPage(RunActions):
     def get_urls(self) -> list[URLPattern]:
         acts: dict[str, View] = {"dismiss": self.dismiss_view, "take-back": partial(self.dismiss_view, back=True)}
-        own = [self.route(f"failures/<str:digest>/{name}/", require_POST(act), name) for name, act in acts.items()]
-        return [self.route("failures/", self.failures_view, "failures"), *own, *super().get_urls()]
+        own = [
+            self.build_route(f"failures/<str:digest>/{name}/", require_POST(act), name) for name, act in acts.items()
+        ]
+        return [self.build_route("failures/", self.failures_view, "failures"), *own, *super().get_urls()]
 
     def failures_view(self, request: HttpRequest) -> HttpResponse:
         """Show the groups, new ones first, then by last failure."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        name, dismissed = _span_of(request), "dismissed" in request.GET
+        name, dismissed = _read_span(request), "dismissed" in request.GET
         found, groups = read_groups(name)
         listed = [group for group in groups if dismissed or not group.is_dismissed]
         page = Paginator(listed, GROUPS_SHOWN).get_page(request.GET.get("page"))
-        return self.page(
-            request, "run/failures.html", _("Failures"), listed=page, query=_query(name, dismissed=dismissed),
-            rows=self._rows(request, name, found.now, list(page)), may_dismiss=self._may_dismiss(request),
-            cut=len(found.rows) if found.cut else 0, unknown_whether_new=not found.reaches(found.now - failures.NEW),
-            total=sum(len(group.times) for group in listed), hidden=len(groups) - len(listed),
-            new=sum(group.is_new for group in listed), places=self.places(request, "failures"),
-            shows_dismissed=dismissed, other=_query(name, dismissed=not dismissed),
-            spans=[(_query(key, dismissed=dismissed), span.label, key == name) for key, span in SPANS.items()],
+        return self.render_page(
+            request, "run/failures.html", _("Failures"), listed=page, query=_build_query(name, dismissed=dismissed),
+            rows=self._build_rows(request, name, found.now, list(page)), may_dismiss=self._can_dismiss(request),
+            cut=len(found.rows) if found.cut else 0, hidden=len(groups) - len(listed),
+            unknown_whether_new=not found.has_all_since(found.now - failures.NEW),
+            total=sum(len(group.times) for group in listed),
+            new=sum(group.is_new for group in listed), places=self.list_places(request, "failures"),
+            shows_dismissed=dismissed, other=_build_query(name, dismissed=not dismissed),
+            spans=[(_build_query(key, dismissed=dismissed), span.label, key == name) for key, span in SPANS.items()],
         )  # fmt: skip
 
-    def _rows(self, request: HttpRequest, name: str, now: datetime, groups: list[RunGroup]) -> list[dict[str, Any]]:
-        linked, last, rows = self.schedules.has_view_permission(request), _last_runs(groups), []
+    def _build_rows(
+        self, request: HttpRequest, name: str, now: datetime, groups: list[RunGroup]
+    ) -> list[dict[str, Any]]:
+        linked, last, rows = self.schedules.has_view_permission(request), _load_last_runs(groups), []
         for group in groups:
             run = last.get(group.last.pk)
             query = f"?{urlencode({ErrorFilter.parameter_name: f'{name}.{group.digest}'})}"
-            schedules = self.address("changelist", model="schedule") + query
+            schedules = self.get_url("changelist", model="schedule") + query
             rows.append({
                 "group": group,
-                "task": display.breakable(plain(group.task)),
-                "said": _redacted(run, group.last.reason),
-                "lost": display.status_badge(Status.LOST) if group.last.status == Status.LOST else "",
+                "task": display.format_breakable(escape_text(group.task)),
+                "said": _redact(run, group.last.reason),
+                "lost": display.format_status(Status.LOST) if group.last.status == Status.LOST else "",
                 "count": len(group.times),
-                "spark": _spark(group.times, now, SPANS[name]),
-                "first": display.instant(group.first),
-                "since": display.relative(group.first, now),
-                "last": display.instant(group.last.at),
-                "run": self.address("change", group.last.pk, model="run"),
+                "spark": _render_spark(group.times, now, SPANS[name]),
+                "first": display.format_instant(group.first),
+                "since": display.format_relative(group.first, now),
+                "last": display.format_instant(group.last.at),
+                "run": self.get_url("change", group.last.pk, model="run"),
                 "schedules": [
-                    (plain(title), self.address("change", pk, model="schedule") if linked else "")
+                    (escape_text(title), self.get_url("change", pk, model="schedule") if linked else "")
                     for pk, title in list(group.schedules.items())[:SCHEDULES_SHOWN]
                 ],
                 "more": len(group.schedules) - SCHEDULES_SHOWN,
-                "trace": "" if run is None else _trace(run),
-                "runs": self.address("changelist") + query,
+                "trace": "" if run is None else _format_trace(run),
+                "runs": self.get_url("changelist") + query,
                 "list": schedules if linked and group.schedules else "",
-                "act": self.address("take-back" if group.is_dismissed else "dismiss", group.digest),
+                "act": self.get_url("take-back" if group.is_dismissed else "dismiss", group.digest),
             })  # fmt: skip
         return rows
 
     def dismiss_view(self, request: HttpRequest, digest: str, *, back: bool = False) -> HttpResponse:
         """Dismiss the failures of a group up to the run that was shown, or take that back."""
-        if not (self.has_view_permission(request) and self._may_dismiss(request)):
+        if not (self.has_view_permission(request) and self._can_dismiss(request)):
             raise PermissionDenied
-        name = _span_of(request)
+        name = _read_span(request)
         group, shown = find_group(name, digest), read_key(request.POST.get("last", ""))
         until = None if group is None else next((at for pk, at in group.rows if pk == shown), None)
         if group is None:
@@ -149,8 +154,8 @@ class FailuresPage(RunActions):
         elif until is not None and not back:
             failures.dismiss(group, until)
             self._report(request, group, _("Dismissed."), _("It is dismissed until it fails again."))
-        query = _query(name, dismissed="dismissed" in request.GET)
-        return HttpResponseRedirect(f"{self.address('failures')}{query}")
+        query = _build_query(name, dismissed="dismissed" in request.GET)
+        return HttpResponseRedirect(f"{self.get_url('failures')}{query}")
 
     def _report(self, request: HttpRequest, group: RunGroup, logged: str, message: str) -> None:
         run = self.get_queryset(request).filter(pk=group.last.pk).first()
@@ -164,38 +169,38 @@ class FailuresPage(RunActions):
         assert isinstance(found, ScheduleActions)  # noqa: S101 - for mypy
         return found
 
-    def _may_dismiss(self, request: HttpRequest) -> bool:
-        return self.schedules.may(request, "run_now") or self.may(request, "retry")
+    def _can_dismiss(self, request: HttpRequest) -> bool:
+        return self.schedules.can_act(request, "run_now") or self.can_act(request, "retry")
 
 
-def _span_of(request: HttpRequest) -> str:
+def _read_span(request: HttpRequest) -> str:
     name = request.GET.get("span", "")
     return name if name in SPANS else "24h"
 
 
-def _query(span: str, *, dismissed: bool) -> str:
+def _build_query(span: str, *, dismissed: bool) -> str:
     return f"?{urlencode({'span': span, **({'dismissed': '1'} if dismissed else {})})}"
 
 
-def _redacted(run: Run | None, text: str) -> str:
-    return plain(redact_text(text) if run is None else display.redacted(run, text))
+def _redact(run: Run | None, text: str) -> str:
+    return escape_text(redact_text(text) if run is None else display.redact_run_text(run, text))
 
 
-def _last_runs(groups: Sequence[RunGroup]) -> dict[int, Run]:
-    rows = Run._base_manager.using(ledger.database()).filter(pk__in=[group.last.pk for group in groups])
+def _load_last_runs(groups: Sequence[RunGroup]) -> dict[int, Run]:
+    rows = Run._base_manager.using(ledger.get_database()).filter(pk__in=[group.last.pk for group in groups])
     return {run.pk: run for run in rows.annotate(ending=Right("error", TRACE_READ)).only("task", "call")}
 
 
-def _spark(times: Sequence[datetime], now: datetime, span: Span) -> Any:
+def _render_spark(times: Sequence[datetime], now: datetime, span: Span) -> Any:
     counts = [0] * span.number
     for at in times:
         counts[min((at - (now - span.step * span.number)) // span.step, span.number - 1)] += 1
     title = _("at most %(count)d in %(span)s") % {"count": max(counts), "span": display.format_duration(span.step)}
-    return charts.spark(counts, "bad", title)
+    return charts.render_spark(counts, "bad", title)
 
 
-def _trace(run: Any) -> Any:
-    text = display.redacted(run, run.ending).strip()
+def _format_trace(run: Any) -> Any:
+    text = display.redact_run_text(run, run.ending).strip()
     if len(text) > TRACE_SHOWN:
         text = "…\n" + text[-TRACE_SHOWN:].partition("\n")[2]
-    return display.traceback(text) if text else ""
+    return display.format_traceback(text) if text else ""

@@ -20,7 +20,7 @@ from ..monitoring.database_side import MOST_UNKNOWN
 MOST_OFFERED = 50
 
 
-def _with_status(status: Status, rows: Any) -> Any:
+def _filter_status(status: Status, rows: Any) -> Any:
     return rows.filter(state__last_status=status)
 
 
@@ -53,7 +53,7 @@ class OutcomeFilter(ChoiceFilter):
     title = _("last outcome")
     parameter_name = "outcome"
     answers = {
-        **{end.value: (end.label, partial(_with_status, end)) for end in Status if not end.is_open},
+        **{end.value: (end.label, partial(_filter_status, end)) for end in Status if not end.is_open},
     }
 
 
@@ -67,10 +67,10 @@ class OriginFilter(ChoiceFilter):
     }
 
 
-def used_by(request: Any) -> dict[str, list[str]]:
+def read_used_names(request: Any) -> dict[str, list[str]]:
     """Return the queues, tasks and tags that schedules have, queried once per request."""
     if not hasattr(request, "delayq_used"):
-        request.delayq_used = Schedule.objects.used(MOST_UNKNOWN)
+        request.delayq_used = Schedule.objects.read_used_names(MOST_UNKNOWN)
     used: dict[str, list[str]] = request.delayq_used
     return used
 
@@ -79,7 +79,7 @@ class UsedFilter(admin.SimpleListFilter):
     parameter_name: str
 
     def lookups(self, request: HttpRequest, model_admin: "ModelAdmin[Any]") -> list[tuple[str, Any]]:
-        names = {*used_by(request)[self.parameter_name][:MOST_OFFERED], *filter(None, [self.value()])}
+        names = {*read_used_names(request)[self.parameter_name][:MOST_OFFERED], *filter(None, [self.value()])}
         return [(name, name) for name in sorted(names)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -116,7 +116,7 @@ class IndexedFilter(admin.ChoicesFieldListFilter):
             ordered = f"{Run._meta.db_table}.origin IN ('manual', 'backfill')"
             found = found.filter(RawSQL(ordered, [], output_field=BooleanField()))  # noqa: S611 - has no value of anybody's
         elif value in Status.values and value != Status.SUCCEEDED:
-            found &= ledger.with_status(str(value))
+            found &= ledger.query_status(str(value))
         return found  # type: ignore[no-any-return]
 
 

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..exceptions import InvalidRecurrence
-from ..recurrence.zone import instant_of
+from ..recurrence.zone import find_instant
 from .display import UNITS, format_duration
 
 #: Maximum duration: a century, which every database can store.
@@ -92,6 +92,6 @@ class InstantField(forms.SplitDateTimeField):
         if found is None:
             return None
         try:
-            return instant_of(found.replace(tzinfo=None), self.zone or timezone.get_current_timezone())
+            return find_instant(found.replace(tzinfo=None), self.zone or timezone.get_current_timezone())
         except InvalidRecurrence as error:
             raise ValidationError(str(error), code="invalid") from None

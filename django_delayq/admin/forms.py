@@ -25,36 +25,36 @@ from .call_inputs import CallField, TypedCall
 
 
 @cache
-def zones() -> list[str]:
+def list_zones() -> list[str]:
     """Return the zones to offer. Cached, because listing them reads every file of the system's time zones."""
     return sorted({"UTC", *(zone for zone in available_timezones() if "/" in zone)})
 
 
-def _with_former(known: dict[str, Any], former: str, gone: str) -> list[tuple[str, Any]]:
+def _add_former(known: dict[str, Any], former: str, gone: str) -> list[tuple[str, Any]]:
     """Return the choices, and the `former` value with the label `gone` if it is not one of them."""
     return [*known.items(), *([(former, gone)] if former and former not in known else [])]
 
 
-def task_choices(former: str) -> list[tuple[str, Any]]:
+def list_task_choices(former: str) -> list[tuple[str, Any]]:
     """Return every installed task's path and summary."""
-    known = {path: Truncator(registry.summary(task)).chars(100) for path, task in registry.get_tasks().items()}
-    new = registry.current_name(former)
-    return _with_former(known, former, _("not installed") if new == former else _("alias of %(task)s") % {"task": new})
+    known = {path: Truncator(registry.get_summary(task)).chars(100) for path, task in registry.get_tasks().items()}
+    new = registry.resolve_path(former)
+    return _add_former(known, former, _("not installed") if new == former else _("alias of %(task)s") % {"task": new})
 
 
-def queue_choices(former: str) -> list[tuple[str, Any]]:
+def list_queue_choices(former: str) -> list[tuple[str, Any]]:
     known = {queue: queue for queue in conf.get_config().queues}
-    return _with_former(known, former, _("%(queue)s (no setting names it)") % {"queue": former})
+    return _add_former(known, former, _("%(queue)s (no setting names it)") % {"queue": former})
 
 
-def backend_choices(former: str) -> list[tuple[str, Any]]:
-    known = {alias: f"{alias} ({name})" for alias, name in handover.backends().items()}
+def list_backend_choices(former: str) -> list[tuple[str, Any]]:
+    known = {alias: f"{alias} ({name})" for alias, name in handover.list_backends().items()}
     known = {"": _("workers of this app"), **known}
-    return _with_former(known, former, _("%(backend)s (not in TASKS)") % {"backend": former})
+    return _add_former(known, former, _("%(backend)s (not in TASKS)") % {"backend": former})
 
 
 INSTANTS = ("at", "start_at", "end_at")
-CHOICES = {"queue": queue_choices, "backend": backend_choices}
+CHOICES = {"queue": list_queue_choices, "backend": list_backend_choices}
 #: Values of empty inputs.
 EMPTY = {"jitter": timedelta(0), "priority": 0}
 LIMITS = {
@@ -65,7 +65,7 @@ LIMITS = {
 CALL_FIELDS = frozenset(("task", "call"))
 
 
-def _plain_input(css_class: str, **attrs: Any) -> forms.TextInput:
+def _build_plain_input(css_class: str, **attrs: Any) -> forms.TextInput:
     """Return an input of text that is no prose: the browser neither completes it nor checks its spelling."""
     return forms.TextInput(attrs={"class": css_class, "autocomplete": "off", "spellcheck": "false", **attrs})
 
@@ -93,12 +93,12 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
 
     class Meta:  # the admin sets the model and the fields
         widgets = {
-            "task": _plain_input("vTextField delayq-task", list="delayq-tasks"),
-            "on_success": _plain_input("vTextField", list="delayq-tasks"),
-            "on_failure": _plain_input("vTextField", list="delayq-tasks"),
-            "timezone": _plain_input("", list="delayq-zones", size=32),
+            "task": _build_plain_input("vTextField delayq-task", list="delayq-tasks"),
+            "on_success": _build_plain_input("vTextField", list="delayq-tasks"),
+            "on_failure": _build_plain_input("vTextField", list="delayq-tasks"),
+            "timezone": _build_plain_input("", list="delayq-zones", size=32),
             "description": forms.Textarea(attrs={"rows": 2, "cols": 60, "class": "vLargeTextField"}),
-            "cron": _plain_input("vTextField delayq-cron"),
+            "cron": _build_plain_input("vTextField delayq-cron"),
         }
         help_texts = {
             "task": gettext_lazy("A @task function of an installed app. Type a part of its name or description."),

@@ -17,17 +17,17 @@ from django.utils.translation import gettext as _
 from .. import conf, ledger, sync
 from ..calls import handover, registry
 from ..exceptions import BrokerError
-from ..index.keys import grouped
+from ..index.keys import group_by
 from ..ledger import chain
 from ..models import Condition, Control, Run, Schedule, Status, Tag, explain_wait
 from ..monitoring.explain import describe_recurrence
 from ..monitoring.problems import Problem, list_remarks, simplify
 from ..monitoring.snapshot import Snapshot, take_snapshot
-from ..recurrence.point import known_ms, utcnow
-from . import charts
+from ..recurrence.point import try_from_ms, utcnow
+from . import charts, display
 from .base import BaseAdmin
-from .display import Html, badge, instant, milliseconds, relative, sentence, status_badge, tone_of, zone_of
-from .filters import used_by
+from .display import Html, find_zone, format_badge, format_instant, format_relative, format_span, format_status
+from .filters import read_used_names
 
 if TYPE_CHECKING:
     from ..index import EntryView
@@ -73,8 +73,8 @@ def format_held(page: BaseAdmin, request: HttpRequest, row: Control) -> SafeStri
     """Format a pause or limit and its age, with a link for users who may view controls."""
     words: Any = explain_wait([row]) or f"{row}: {row.restrictions}"
     if request.user.has_perm("django_delayq.view_control"):
-        words = format_html('<a href="{}">{}</a>', page.address("change", row.pk, model="control"), words)
-    return format_html("{}, {}", words, relative(row.changed_at, utcnow()))
+        words = format_html('<a href="{}">{}</a>', page.get_url("change", row.pk, model="control"), words)
+    return format_html("{}, {}", words, format_relative(row.changed_at, utcnow()))
 
 
 class ScheduleChangeList(ChangeList):
@@ -97,13 +97,13 @@ class ScheduleChangeList(ChangeList):
         self.result_list = list(self.result_list)
         if request.method != "POST":
             self.redis = ask_redis(self.result_list)
-            newest = recent([row.pk for row in self.result_list])
-            tagged = Tag.objects.filter(schedule__in=self.result_list) if used_by(request)["tag"] else ()
-            tags = grouped(tagged, lambda tag: tag.schedule_id)
+            newest = read_recent_outcomes([row.pk for row in self.result_list])
+            tagged = Tag.objects.filter(schedule__in=self.result_list) if read_used_names(request)["tag"] else ()
+            tags = group_by(tagged, lambda tag: tag.schedule_id)
             self.details = self.model_admin.has_change_permission(request)
-            self.health = read_health(details=self.details, used=used_by(request))
+            self.health = read_health(details=self.details, used=read_used_names(request))
             for row in self.result_list:
-                row.redis, row.recent, row.shown_tags = self.redis, newest.get(row.pk, ()), tags.get(row.pk, ())
+                row.redis, row.recent, row.tag_rows = self.redis, newest.get(row.pk, ()), tags.get(row.pk, ())
                 row.waits = explain_wait(self.health.snapshot.held_back or (), (row.queue, row.task))
 
 
@@ -111,55 +111,55 @@ def is_task_missing(path: str) -> bool:
     return registry.find_task(path) is None
 
 
-def state_badge(schedule: Schedule, waits: str = "") -> SafeString:
-    """Format the state; empty for a missing task, which `marks` shows. `waits`: the result of `explain_wait`."""
-    state = chain.state_of(schedule)
+def format_state(schedule: Schedule, waits: str = "") -> SafeString:
+    """Format the state; empty for a missing task, which `format_marks` shows. `waits`: the result of `explain_wait`."""
+    state = chain.get_state(schedule)
     if not schedule.enabled:
-        return badge("quiet", _("paused"))
+        return format_badge("quiet", _("paused"))
     if is_task_missing(schedule.task):
         return SafeString()
     if state.condition == Condition.BROKEN:
-        return badge("bad", _("broken"), state.condition_reason)
+        return format_badge("bad", _("broken"), state.condition_reason)
     if state.condition == Condition.FINISHED:
-        return badge("quiet", _("finished"), state.condition_reason)
+        return format_badge("quiet", _("finished"), state.condition_reason)
     if state.failing_streak:
-        failing = badge("bad", _("failing, %(count)d in a row") % {"count": state.failing_streak})
-        return format_html("{}{}", failing, sentence("warn", waits)) if waits else failing
-    return sentence("warn", waits) if waits else badge("good", _("enabled"))
+        failing = format_badge("bad", _("failing, %(count)d in a row") % {"count": state.failing_streak})
+        return format_html("{}{}", failing, display.format_sentence("warn", waits)) if waits else failing
+    return display.format_sentence("warn", waits) if waits else format_badge("good", _("enabled"))
 
 
-def state_reason(schedule: Schedule) -> str:
-    return chain.state_of(schedule).condition_reason if schedule.enabled else schedule.pause_reason
+def get_state_reason(schedule: Schedule) -> str:
+    return chain.get_state(schedule).condition_reason if schedule.enabled else schedule.pause_reason
 
 
-def marks(schedule: Schedule) -> SafeString:
+def format_marks(schedule: Schedule) -> SafeString:
     """Format unusual conditions: an edit not yet in Redis, a missing or renamed task, another backend."""
     found = []
     if is_unmirrored(schedule):
         title = _("Saved in the database, but not in Redis yet. A worker adds it within seconds.")
-        found.append(badge("warn", _("not in Redis yet"), title))
+        found.append(format_badge("warn", _("not in Redis yet"), title))
     task = registry.find_task(schedule.task)
     if task is None:
-        found.append(sentence("bad", _("task missing: does not run")))
+        found.append(display.format_sentence("bad", _("task missing: does not run")))
     elif task.module_path != schedule.task:
         title = _("The task is now called %(task)s, according to DELAYQ['TASK_ALIASES'].") % {"task": task.module_path}
-        found.append(badge("quiet", _("alias"), title))
+        found.append(format_badge("quiet", _("alias"), title))
     if schedule.backend:
         refusal = task and handover.find_refusal(task, schedule.backend, schedule.priority)
         title = _("Each due time is handed over to the TASKS backend %(backend)s.") % {"backend": schedule.backend}
-        mark = badge("bad", _("backend refuses"), str(refusal)) if refusal else None
-        found.append(mark or badge("quiet", f"→ {schedule.backend}", title))
+        mark = format_badge("bad", _("backend refuses"), str(refusal)) if refusal else None
+        found.append(mark or format_badge("quiet", f"→ {schedule.backend}", title))
     return format_html_join(" ", "{}", ((mark,) for mark in found))
 
 
-def origin_marks(schedule: Schedule) -> SafeString:
+def format_origin_marks(schedule: Schedule) -> SafeString:
     """Format whether the code declares the schedule, or no longer does."""
     if schedule.declared_key is None:
         return SafeString()
     if not schedule.is_declared:
         title = _("The code declared this schedule as “%(key)s” and no longer does.") % {"key": schedule.declared_key}
-        return badge("warn", _("gone from the code"), title)
-    return badge("quiet", _("in the code"), _("Declared as “%(key)s”.") % {"key": schedule.declared_key})
+        return format_badge("warn", _("gone from the code"), title)
+    return format_badge("quiet", _("in the code"), _("Declared as “%(key)s”.") % {"key": schedule.declared_key})
 
 
 def is_unmirrored(schedule: Schedule) -> bool:
@@ -167,60 +167,63 @@ def is_unmirrored(schedule: Schedule) -> bool:
     return conf.get_config().mirror and schedule.generation != schedule.synced_generation
 
 
-def recurrence_words(schedule: Schedule) -> Html:
+def format_recurrence(schedule: Schedule) -> Html:
     if schedule.kind == Schedule.Kind.ONCE:
-        at = format_html(_("once at {}"), instant(schedule.at, zone_of(schedule)))
+        at = format_html(_("once at {}"), format_instant(schedule.at, find_zone(schedule)))
         return format_html("{}, {}", at, schedule.timezone)
     return describe_recurrence(schedule)
 
 
-def next_due(schedule: Schedule, redis: Redis, waits: str = "") -> Html:
-    """Format the next due point, and whether it is running, waiting or late. `waits`: as in `state_badge`."""
-    state = chain.state_of(schedule)
+def format_next_due(schedule: Schedule, redis: Redis, waits: str = "") -> Html:
+    """Format the next due point, and whether it is running, waiting or late. `waits`: as in `format_state`."""
+    state = chain.get_state(schedule)
     now = utcnow()
     entry = None if redis.entries is None else redis.entries.get(schedule.pk)
     if entry is not None and entry.leased:
-        return badge("busy", _("running now"))
+        return format_badge("busy", _("running now"))
     if not schedule.enabled or (state.condition != Condition.ACTIVE and not is_unmirrored(schedule)):
         return "–"
     if is_task_missing(schedule.task):
         return "–"
     if redis.entries is None:
-        note = badge("warn", _("Redis does not answer")) if redis.error else ""
-        return _due(state.next_due_at, now, note)
-    point = None if entry is None else known_ms(entry.point_ms)
+        note = format_badge("warn", _("Redis does not answer")) if redis.error else ""
+        return _format_due(state.next_due_at, now, note)
+    point = None if entry is None else try_from_ms(entry.point_ms)
     if entry is None or point is None:
-        return _due(state.next_due_at, now, badge("warn", _("not in Redis")))
-    wake = known_ms(entry.score_ms) or point
-    return _due(point, now, badge("warn", _("waits"), waits) if waits and wake <= now else _lateness(point, wake, now))
+        return _format_due(state.next_due_at, now, format_badge("warn", _("not in Redis")))
+    wake = try_from_ms(entry.score_ms) or point
+    waiting = waits and wake <= now
+    mark = format_badge("warn", _("waits"), waits) if waiting else _format_lateness(point, wake, now)
+    return _format_due(point, now, mark)
 
 
-def last_outcome(schedule: Schedule) -> Html:
-    state = chain.state_of(schedule)
+def format_last_outcome(schedule: Schedule) -> Html:
+    state = chain.get_state(schedule)
     if not state.last_status:
         return "–"
     when = state.last_outcome_at
     notes = []
     if when is not None:
-        notes.append(format_html('<span title="{}">{}</span>', when.isoformat(), relative(when, utcnow())))
+        notes.append(format_html('<span title="{}">{}</span>', when.isoformat(), format_relative(when, utcnow())))
     if state.last_latency_ms is not None:
-        notes.append(format_html(_("latency {}"), milliseconds(timedelta(milliseconds=state.last_latency_ms))))
+        notes.append(format_html(_("latency {}"), format_span(timedelta(milliseconds=state.last_latency_ms))))
     text = format_html_join(", ", '<span class="delayq-whole">{}</span>', ((note,) for note in notes))
-    picture = dots(getattr(schedule, "recent", ()))
-    return format_html('{}<div class="delayq-note">{}</div>{}', status_badge(state.last_status), text, picture)
+    picture = render_dots(getattr(schedule, "recent", ()))
+    return format_html('{}<div class="delayq-note">{}</div>{}', format_status(state.last_status), text, picture)
 
 
-def _due(point: datetime | None, now: datetime, mark: Html) -> Html:
+def _format_due(point: datetime | None, now: datetime, mark: Html) -> Html:
     if point is None:
         return mark or "–"
-    return format_html('{}<div class="delayq-note">{} {}</div>', instant(point), relative(point, now), mark)
+    when = format_relative(point, now)
+    return format_html('{}<div class="delayq-note">{} {}</div>', format_instant(point), when, mark)
 
 
-def _lateness(point: datetime, wake: datetime, now: datetime) -> Html:
+def _format_lateness(point: datetime, wake: datetime, now: datetime) -> Html:
     if now - wake > SLACK:
-        return badge("warn", _("overdue"))
+        return format_badge("warn", _("overdue"))
     if point <= now < wake:  # jitter, or a retry
-        return badge("busy", _("starts %(when)s") % {"when": relative(wake, now)})
+        return format_badge("busy", _("starts %(when)s") % {"when": format_relative(wake, now)})
     return ""
 
 
@@ -229,9 +232,9 @@ MOST_SHOWN = 20
 DOT, HIGH = 6, 14
 
 
-def recent(schedules: Sequence[int]) -> dict[int, list[str]]:
+def read_recent_outcomes(schedules: Sequence[int]) -> dict[int, list[str]]:
     """Return the outcomes of each schedule's newest runs, oldest first. A page has at most 200 schedules."""
-    using, found = ledger.database(), dict[int, list[str]]()
+    using, found = ledger.get_database(), dict[int, list[str]]()
     table = connections[using].ops.quote_name(Run._meta.db_table)
     one = (
         f"SELECT * FROM (SELECT schedule_id, status FROM {table} WHERE schedule_id = %s "  # noqa: S608 - ours
@@ -245,13 +248,13 @@ def recent(schedules: Sequence[int]) -> dict[int, list[str]]:
     return found
 
 
-def dots(statuses: Sequence[str]) -> SafeString:
+def render_dots(statuses: Sequence[str]) -> SafeString:
     """Return a picture of these outcomes, newest at the right, with a description as its title."""
     if not statuses:
         return SafeString()
     counts = Counter(statuses)
     words = ", ".join(f"{count} {Status(name).label}" for name, count in counts.most_common() if name in Status.values)
     title = _("The last %(count)d runs: %(outcomes)s") % {"count": len(statuses), "outcomes": words}
-    tones = [tone_of(status) for status in statuses]
+    tones = [display.get_tone(status) for status in statuses]
     columns = [(tone, HIGH if tone == "bad" else HIGH - HIGH // 3) for tone in tones]
-    return charts.draw_columns("delayq-recent", columns, DOT, HIGH, title, number=MOST_SHOWN)
+    return charts.render_columns("delayq-recent", columns, DOT, HIGH, title, number=MOST_SHOWN)

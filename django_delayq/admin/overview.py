@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from .. import conf
-from ..index.counters import LATENCY, Tally, outcomes, percentile
+from ..index.counters import LATENCY, Tally, compute_percentile, select_outcomes
 from ..models import Alert, Control, Overview
 from ..monitoring.minutes import read_rows, sum_steps
 from ..monitoring.problems import Problem, format_count, list_remarks, simplify
@@ -77,10 +77,10 @@ class OverviewAdmin(ScheduleViewerAdmin, ComingPage, NowPage, AskPage):
 
     def get_urls(self) -> list[URLPattern]:
         return [
-            self.route("", self.changelist_view, "changelist"),
-            self.route("now/", self.now_view, "now"),
-            self.route("ask/", self.ask_view, "ask"),
-            self.route("coming/", self.coming_view, "coming"),
+            self.build_route("", self.changelist_view, "changelist"),
+            self.build_route("now/", self.now_view, "now"),
+            self.build_route("ask/", self.ask_view, "ask"),
+            self.build_route("coming/", self.coming_view, "coming"),
         ]
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
@@ -91,7 +91,7 @@ class OverviewAdmin(ScheduleViewerAdmin, ComingPage, NowPage, AskPage):
             found = len(glance.read_health(details=False).problems)
             if found:
                 text = ngettext("Schedules: %(count)d problem.", "Schedules: %(count)d problems.", found)
-                link = format_html('<a href="{}">{}</a>', self.address("changelist"), _("At a glance"))
+                link = format_html('<a href="{}">{}</a>', self.get_url("changelist"), _("At a glance"))
                 messages.warning(request, format_html("{} {}", text % {"count": found}, link))
         return super().get_model_perms(request)
 
@@ -104,33 +104,34 @@ class OverviewAdmin(ScheduleViewerAdmin, ComingPage, NowPage, AskPage):
         snapshot, mirrors = take_snapshot(), conf.get_config().mirror
         unknown = mirrors and snapshot.redis is None
         remarks = [each for each in snapshot.problems if not each.is_wrong and each.code != "idle"]
-        return self.page(
+        return self.render_page(
             request, "overview/overview.html", _("At a glance"),
             spans=[(f"?span={name}", each.label, each is span) for name, each in SPANS.items()],
             problems=simplify(snapshot.problems, snapshot.redis, details=details),
-            facts=[(each.tone, self._link(request, each, snapshot)) for each in remarks],
-            headline=_headline(snapshot), charts=list(_charts(span, snapshot, complete=not unknown)), unknown=unknown,
-            queues=_queues(snapshot, partial(self._name_queue, request, snapshot)), workers=_workers(snapshot.redis),
-            at=display.instant(utcnow()), mirrors=mirrors,
-            places=self.places(request, "changelist"),
+            facts=[(each.tone, self._format_link(request, each, snapshot)) for each in remarks],
+            headline=_format_headline(snapshot), charts=list(_build_charts(span, snapshot, complete=not unknown)),
+            queues=_list_queues(snapshot, partial(self._name_queue, request, snapshot)), unknown=unknown,
+            workers=_list_workers(snapshot.redis), at=display.format_instant(utcnow()), mirrors=mirrors,
+            places=self.list_places(request, "changelist"),
         )  # fmt: skip
 
-    def _link(self, request: HttpRequest, problem: Problem, snapshot: Snapshot) -> SafeString:
+    def _format_link(self, request: HttpRequest, problem: Problem, snapshot: Snapshot) -> SafeString:
         for row in snapshot.held_back or ():
             if problem.code == "held_back" and problem.subject == str(row.pk):
                 return glance.format_held(self, request, row)
         model, view, query = LINKS[problem.code]
-        return format_html('<a href="{}{}">{}</a>', self.address(view, model=model), query, problem.message)
+        return format_html('<a href="{}{}">{}</a>', self.get_url(view, model=model), query, problem.message)
 
     def _name_queue(self, request: HttpRequest, snapshot: Snapshot, queue: QueueView) -> SafeString:
-        rows = (row for row in snapshot.held_back or () if (row.kind, row.name) == (Control.Kind.QUEUE, queue.queue))
+        rows = (row for row in snapshot.held_back or () if (row.kind, row.name) == (Control.Target.QUEUE, queue.queue))
         row = next(rows, None)
-        state = "" if row is None else display.badge("warn", _("paused") if row.is_paused() else row.restrictions)
+        text = "" if row is None else _("paused") if row.is_paused() else row.restrictions
+        state = display.format_badge("warn", text) if text else ""
         if not queue.served:
-            state = format_html("{} {}", state, display.badge("quiet", _("no worker")))
+            state = format_html("{} {}", state, display.format_badge("quiet", _("no worker")))
         if not request.user.has_perm("django_delayq.add_control"):
             return format_html("{} {}", queue.queue, state)
-        address = f"{self.address('add', model='control')}?{urlencode({'name': queue.queue, 'paused': 'on'})}"
+        address = f"{self.get_url('add', model='control')}?{urlencode({'name': queue.queue, 'paused': 'on'})}"
         change = _("Change") if row is not None else _("Pause or limit")
         return format_html('{} {} <a class="delayq-note" href="{}">{}</a>', queue.queue, state, address, change)
 
@@ -139,18 +140,18 @@ class OverviewAdmin(ScheduleViewerAdmin, ComingPage, NowPage, AskPage):
 class AlertAdmin(ReadOnlyAdmin):
     """Sent and pending alerts. Workers keep the rows up to date."""
 
-    list_display = ("kind", "name", "text", "queue", "shown_since", "shown_reported", "shown_recovered")
+    list_display = ("kind", "name", "text", "queue", "since_column", "reported_column", "recovered_column")
     list_filter = ("kind",)
     search_fields = ("name", "text")
-    shown_since = column(gettext_lazy("since"), lambda row: display.instant(row.since))
-    shown_reported = column(gettext_lazy("notified"), lambda row: display.instant(row.reported_at))
-    shown_recovered = column(gettext_lazy("recovered"), lambda row: display.instant(row.recovered_at))
+    since_column = column(gettext_lazy("since"), lambda row: display.format_instant(row.since))
+    reported_column = column(gettext_lazy("notified"), lambda row: display.format_instant(row.reported_at))
+    recovered_column = column(gettext_lazy("recovered"), lambda row: display.format_instant(row.recovered_at))
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
         return super().get_model_perms(request) if conf.get_config().alerts else {}
 
 
-def _headline(snapshot: Snapshot) -> tuple[str, str]:
+def _format_headline(snapshot: Snapshot) -> tuple[str, str]:
     """Return (tone, words) for a page without problems, consistent with its remarks; the words may be empty."""
     for each in snapshot.problems:
         if each.code == "idle":
@@ -160,7 +161,7 @@ def _headline(snapshot: Snapshot) -> tuple[str, str]:
     return ("", "") if list_remarks(snapshot.problems) else ("quiet", _("the workers keep up"))
 
 
-def _charts(span: ChartSpan, snapshot: Snapshot, *, complete: bool) -> Iterator[dict[str, Any]]:
+def _build_charts(span: ChartSpan, snapshot: Snapshot, *, complete: bool) -> Iterator[dict[str, Any]]:
     """Yield each chart's data and table, newest first. Unless `complete`, Redis has later counts: zero is unknown."""
     step = timedelta(minutes=span.minutes)
     start = timezone.localtime(utcnow()).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -174,14 +175,14 @@ def _charts(span: ChartSpan, snapshot: Snapshot, *, complete: bool) -> Iterator[
             continue
         columns = [_sum_series(tally) if tally else {} for tally in tallies]
         table = [
-            [time, *column.values(), *(_format_latency(percentile(tally, LATENCY, share)) for share in SHARES)]
+            [time, *column.values(), *(_format_latency(compute_percentile(tally, LATENCY, share)) for share in SHARES)]
             for time, column, tally in zip(times, columns, tallies, strict=True)
             if column
         ]
         sums = {name: sum(column.get(name, 0) for column in columns) for name in SERIES}
         yield {
             "label": label,
-            "bars": charts.bars(columns, SERIES, times) if table else "",
+            "bars": charts.render_bars(columns, SERIES, times) if table else "",
             "sums": [(name, tone, sums[key] or (0 if complete else "?")) for key, (tone, name) in SERIES.items()],
             "rows": table[::-1],
         }
@@ -189,17 +190,17 @@ def _charts(span: ChartSpan, snapshot: Snapshot, *, complete: bool) -> Iterator[
 
 def _sum_series(tally: Tally) -> dict[str, int]:
     found = dict.fromkeys(SERIES, 0)
-    for name, number in outcomes(tally).items():
+    for name, number in select_outcomes(tally).items():
         key = name.partition(":")[0]
         found[key if key in SERIES else "failed"] += number
     return found
 
 
 def _format_latency(seconds: float | None) -> display.Html:
-    return display.milliseconds(None if seconds is None else timedelta(seconds=seconds))
+    return display.format_span(None if seconds is None else timedelta(seconds=seconds))
 
 
-def _queues(
+def _list_queues(
     snapshot: Snapshot, name_queue: Callable[[QueueView], SafeString]
 ) -> list[tuple[SafeString, list[tuple[str, Any]]]]:
     """Return a row for each queue. "jobs" and "jobs due" are jobs and backfilled points, of all and of due members."""
@@ -207,27 +208,27 @@ def _queues(
     ended = Counter[str]()
     for at, (_kind, queue, _task), tally in snapshot.rows or ():
         if at >= since:
-            ended[queue] += sum(n for name, n in outcomes(tally).items() if not name.startswith("skipped"))
+            ended[queue] += sum(n for name, n in select_outcomes(tally).items() if not name.startswith("skipped"))
     return [
         (name_queue(each), [
             (_("waiting"), each.members - each.due - each.leased), (_("due"), each.due), (_("running"), each.leased),
             (_("jobs"), each.jobs), (_("jobs due"), each.jobs_due),
             (_("failed jobs"), format_count(failed.get(each.queue, 0))),
-            (_("oldest"), display.milliseconds(timedelta(seconds=each.oldest_due)) if each.oldest_due else "–"),
+            (_("oldest"), display.format_span(timedelta(seconds=each.oldest_due)) if each.oldest_due else "–"),
             (_("a minute"), f"{ended[each.queue] / RATE_MINUTES:,.1f}"),
         ])
         for each in (snapshot.redis.queues if snapshot.redis is not None else ())
     ]  # fmt: skip
 
 
-def _workers(redis: RedisView | None) -> list[list[tuple[str, Any]]]:
+def _list_workers(redis: RedisView | None) -> list[list[tuple[str, Any]]]:
     rows = []
     for worker in redis.workers if redis else ():
-        beat = display.milliseconds(timedelta(seconds=worker.heartbeat_age))
+        beat = display.format_span(timedelta(seconds=worker.heartbeat_age))
         busy = "–" if worker.running is None else f"{worker.running} / {worker.threads or '?'}"
         memory = "–" if worker.memory_mb is None else f"{worker.memory_mb} MiB"
-        since = "–" if worker.uptime is None else display.instant(utcnow() - timedelta(seconds=worker.uptime))
-        mark = "" if worker.live else display.badge("bad", _("silent"))
+        since = "–" if worker.uptime is None else display.format_instant(utcnow() - timedelta(seconds=worker.uptime))
+        mark = "" if worker.live else display.format_badge("bad", _("silent"))
         rows.append([
             ("", worker.name), (_("queues"), ", ".join(worker.queues)), (_("threads busy"), busy),
             (_("memory"), memory), (_("since"), since), (_("last sign of life"), format_html("{} {}", beat, mark)),

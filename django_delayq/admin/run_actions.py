@@ -12,13 +12,13 @@ from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 from .. import ledger
 from ..backend import store
 from ..calls import Options
-from ..calls.call import backend_of
+from ..calls.call import get_backend
 from ..exceptions import BrokerError, JobHeld, KeyTaken, UnknownTask
 from ..models import Origin, Run, Status
 from ..models.kept import MOST_AT_ONCE
 from ..recurrence.point import utcnow
 from ..sync.layout import ForeignLayout
-from ..text import plain
+from ..text import escape_text
 from .base import is_long
 from .confirming import Action, ConfirmingAdmin, list_actions
 
@@ -27,7 +27,7 @@ WAITING, FAILED = (Status.QUEUED, Status.RETRYING), (Status.FAILED, Status.LOST)
 
 def cancel(job: Run, _by: str) -> bool:
     try:
-        options: Options = backend_of(job.backend).settings
+        options: Options = get_backend(job.backend).settings
     except UnknownTask:
         options = Options()
     return store.cancel(job, options.result_ttl)
@@ -79,7 +79,7 @@ ACTIONS = {
 }  # fmt: skip
 
 
-def applies(name: str, run: Run) -> bool:
+def can_apply(name: str, run: Run) -> bool:
     """Return whether an action applies to a run now. All runs can be stopped; the others apply to jobs."""
     if name == "run_now" and run.due_at <= utcnow():
         return False
@@ -93,11 +93,11 @@ class RunActions(ConfirmingAdmin):
     def name_row(self, row: Run) -> str:
         return f"{row.task} {row.result_id}" if row.token else str(row)
 
-    def buttons_of(self, request: HttpRequest, run: Run) -> list[dict[str, Any]]:
+    def list_buttons(self, request: HttpRequest, run: Run) -> list[dict[str, Any]]:
         return [
-            {"label": action.label, "url": self.address(name, run.pk)}
+            {"label": action.label, "url": self.get_url(name, run.pk)}
             for name, action in ACTIONS.items()
-            if applies(name, run) and self.may(request, name)
+            if can_apply(name, run) and self.can_act(request, name)
         ]
 
     def confirm(self, request: HttpRequest, rows: QuerySet[Any], name: str, *, confirmed: bool) -> HttpResponse | None:
@@ -114,21 +114,21 @@ class RunActions(ConfirmingAdmin):
         done, held, unfit = list[Run](), 0, 0
         for position, run in enumerate(runs):
             try:
-                if applies(name, run) and action.do(run, by):
+                if can_apply(name, run) and action.do(run, by):
                     done.append(run)
                 else:
                     unfit += 1
             except JobHeld:
                 held += 1
             except KeyTaken as taken:
-                self.message_user(request, plain(str(taken)), messages.WARNING)
+                self.message_user(request, escape_text(str(taken)), messages.WARNING)
             except (BrokerError, ForeignLayout) as error:
                 text = ngettext(
                     "Redis does not answer, so %(count)d job does not change.",
                     "Redis does not answer, so %(count)d jobs do not change.",
                     len(runs) - position,
                 ) % {"count": len(runs) - position}
-                self.message_user(request, f"{text} {plain(str(error))}", messages.ERROR)
+                self.message_user(request, f"{text} {escape_text(str(error))}", messages.ERROR)
                 break
         if name == "delete":
             self.log_deletions(request, done)  # type: ignore[arg-type]

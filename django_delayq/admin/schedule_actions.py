@@ -22,9 +22,9 @@ from ..exceptions import InvalidArguments, InvalidRecurrence
 from ..ledger import chain
 from ..models import Definition, Origin, Run, Schedule, ScheduleQuerySet
 from ..models.kept import MOST_AT_ONCE
-from ..text import plain
+from ..text import escape_text
 from .confirming import Action, ConfirmingAdmin, list_actions
-from .display import Html, status_badge, zone_of
+from .display import Html, find_zone, format_status
 from .formfields import InstantField
 
 #: Maximum seconds of an action on many schedules.
@@ -45,15 +45,17 @@ class PauseForm(forms.Form):
     )
 
 
-def _instants() -> forms.SplitDateTimeWidget:
+def _build_instant_widget() -> forms.SplitDateTimeWidget:
     date: dict[str, Any] = {"type": "date", "aria-label": gettext_lazy("Date")}
     time: dict[str, Any] = {"type": "time", "step": "1", "aria-label": gettext_lazy("Time")}
     return forms.SplitDateTimeWidget(date_format="%Y-%m-%d", time_format="%H:%M:%S", date_attrs=date, time_attrs=time)
 
 
 class BackfillForm(forms.Form):
-    start = InstantField(label=gettext_lazy("From"), widget=_instants())
-    end = InstantField(label=gettext_lazy("To"), widget=_instants(), help_text=gettext_lazy("Both ends are included."))
+    start = InstantField(label=gettext_lazy("From"), widget=_build_instant_widget())
+    end = InstantField(
+        label=gettext_lazy("To"), widget=_build_instant_widget(), help_text=gettext_lazy("Both ends are included.")
+    )
 
 
 def _switch(schedules: ScheduleQuerySet, by: str, **values: Any) -> None:
@@ -100,9 +102,9 @@ class ScheduleActions(ConfirmingAdmin):
     confirmed_actions: Mapping[str, Action] = ACTIONS
     actions: tuple[Callable[..., Any], ...] = list_actions(ACTIONS)
 
-    def may(self, request: HttpRequest, name: str, row: Any = None) -> bool:
+    def can_act(self, request: HttpRequest, name: str, row: Any = None) -> bool:
         """Return whether the user may change schedules, or may view them and has the action's permission."""
-        return self.has_change_permission(request, row) or (name in ACTIONS and super().may(request, name, row))
+        return self.has_change_permission(request, row) or (name in ACTIONS and super().can_act(request, name, row))
 
     def act(self, request: HttpRequest, rows: QuerySet[Any], name: str, **values: Any) -> None:
         """Act on slices of the rows, one transaction each, until MOST_SECONDS or a database error; report it."""
@@ -116,18 +118,18 @@ class ScheduleActions(ConfirmingAdmin):
                 why = _("it takes longer than %(seconds)d seconds") % {"seconds": MOST_SECONDS}
                 break
             try:
-                with transaction.atomic(using=ledger.database()):
+                with transaction.atomic(using=ledger.get_database()):
                     found = list(slice_)
                     results.append(action.do(slice_, by, reason))
                     LogEntry.objects.log_actions(request.user.pk, found, CHANGE, change_message=message)  # type: ignore[arg-type]
             except Error as error:
-                why = plain(str(error))
+                why = escape_text(str(error))
                 break
             acted += found
         if acted:
             text = action.done % {"count": len(acted), "name": acted[0].name}
             if name == "run_now" and len(acted) == 1:
-                link = self.address("change", results[0][0].pk, model="run")
+                link = self.get_url("change", results[0][0].pk, model="run")
                 link = format_html('<a href="{}">{}</a>', link, _("see the run"))
                 text = format_html(_("“{}” runs once more: {}"), acted[0].name, link)
             self.message_user(request, text, messages.SUCCESS)
@@ -146,17 +148,17 @@ class ScheduleActions(ConfirmingAdmin):
             try:
                 if posted:
                     self._report_backfill(request, schedule, actions.backfill(schedule, *span))
-                    return HttpResponseRedirect(self.address("change", pk))
+                    return HttpResponseRedirect(self.get_url("change", pk))
                 plan = actions.plan_backfill(schedule, *span)
             except (InvalidArguments, InvalidRecurrence) as error:
                 form.add_error(None, str(error))
-        return self.page(
+        return self.render_page(
             request, "schedule/backfill.html", _("Backfill “%(name)s”") % {"name": schedule.name}, form=form,
             timezone=schedule.timezone, zone=timezone.get_current_timezone_name(), shown=plan is not None,
-            hidden=[(name, form.data.get(name, "")) for name in INPUTS], back=self.address("change", pk),
-            pruned=(until := chain.state_of(schedule).pruned_until) and _utc(until),
-            wanted=_points(schedule, [item for item in plan or () if not item.left_out]),
-            left_out=_points(schedule, [item for item in plan or () if item.left_out]),
+            hidden=[(name, form.data.get(name, "")) for name in INPUTS], back=self.get_url("change", pk),
+            pruned=(until := chain.get_state(schedule).pruned_until) and _format_utc(until),
+            wanted=_build_points(schedule, [item for item in plan or () if not item.left_out]),
+            left_out=_build_points(schedule, [item for item in plan or () if item.left_out]),
         )  # fmt: skip
 
     def _report_backfill(self, request: HttpRequest, schedule: Schedule, runs: list[Run]) -> None:
@@ -164,28 +166,30 @@ class ScheduleActions(ConfirmingAdmin):
             self.message_user(request, _("All due times in this range have run."), messages.WARNING)
             return
         note = ngettext("Backfill: %(count)d run.", "Backfill: %(count)d runs.", len(runs)) % {"count": len(runs)}
-        self.log_change(request, schedule, f"{note} {_utc(runs[0].due_at)} – {_utc(runs[-1].due_at)} UTC")
+        self.log_change(request, schedule, f"{note} {_format_utc(runs[0].due_at)} – {_format_utc(runs[-1].due_at)} UTC")
         text = ngettext("{} run of “{}” is queued: {}", "{} runs of “{}” are queued: {}", len(runs))
         query = f"?schedule__id__exact={schedule.pk}&origin__exact={Origin.BACKFILL.value}"
-        link = format_html('<a href="{}{}">{}</a>', self.address("changelist", model="run"), query, _("see the runs"))
+        link = format_html('<a href="{}{}">{}</a>', self.get_url("changelist", model="run"), query, _("see the runs"))
         self.message_user(request, format_html(text, len(runs), schedule.name, link), messages.SUCCESS)
 
 
-def _points(schedule: Schedule, points: list[Candidate]) -> dict[str, Any]:
-    zone = zone_of(schedule)
+def _build_points(schedule: Schedule, points: list[Candidate]) -> dict[str, Any]:
+    zone = find_zone(schedule)
     shown = [(item.due_at.astimezone(zone), item) for item in points[:POINTS_SHOWN]]
-    rows = [(f"{local:%a %Y-%m-%d %H:%M:%S %Z}", _utc(item.due_at), _why(item)) for local, item in shown]
+    rows = [
+        (f"{local:%a %Y-%m-%d %H:%M:%S %Z}", _format_utc(item.due_at), _explain_left_out(item)) for local, item in shown
+    ]
     has_utc = any(local.utcoffset() for local, _item in shown)
     return {"rows": rows, "has_utc": has_utc, "count": len(points), "more": len(points) - POINTS_SHOWN}
 
 
-def _utc(point: datetime) -> str:
+def _format_utc(point: datetime) -> str:
     return f"{point.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def _why(item: Candidate) -> Html:
+def _explain_left_out(item: Candidate) -> Html:
     if item.left_out == UNDECIDED:
         return _("still to be decided by the schedule")
     words = {BACKFILLED: _("backfilled before"), PRUNED: _("its history is pruned")}.get(item.left_out, "")
-    status = status_badge(item.known) if item.known else ""
+    status = format_status(item.known) if item.known else ""
     return format_html("{} {}", words, status) if words or status else _("nothing recorded")

@@ -26,11 +26,12 @@ from django.utils.translation import gettext_lazy
 
 from ..calls.validators import read_key
 from ..models import Definition, Run, Schedule
-from ..models.differences import FIELDS, RECURRENCE, SWITCH, Unit, Values, differing, from_json, values_of
-from ..models.primary import heirs
-from ..text import plain, redact_arguments
+from ..models.columns import Values, from_json, get_values
+from ..models.differences import FIELDS, RECURRENCE, SWITCH, Unit, list_differing
+from ..models.primary import list_heirs
+from ..text import escape_text, redact_arguments
 from . import display
-from .glance import recurrence_words
+from .glance import format_recurrence
 from .schedule_actions import ScheduleActions
 
 #: Events per page, and maximum entries read per row, the newest; the log has no index by object.
@@ -58,14 +59,14 @@ class Event:
     definition: Definition | None = None
 
     @property
-    def shown_at(self) -> display.Html:
-        return display.instant(self.at)
+    def time(self) -> display.Html:
+        return display.format_instant(self.at)
 
 
 def read(schedule: Schedule) -> list[Event]:
     """Return the events of a schedule, newest first. See Note [Two sources]."""
     found: list[Event] = []
-    for event in sorted([*_entries(schedule), *_edits(schedule)], key=lambda event: event.at, reverse=True):
+    for event in sorted([*_read_entries(schedule), *_read_edits(schedule)], key=lambda event: event.at, reverse=True):
         around = found if event.changes else ()
         near = [each for each in around if each.who == event.who and each.at - event.at < TOGETHER and not each.changes]
         if near:
@@ -75,19 +76,19 @@ def read(schedule: Schedule) -> list[Event]:
     return found
 
 
-def _entries(schedule: Schedule) -> Iterator[Event]:
-    types = ContentType.objects.get_for_models(*heirs(Schedule), for_concrete_models=False)
+def _read_entries(schedule: Schedule) -> Iterator[Event]:
+    types = ContentType.objects.get_for_models(*list_heirs(Schedule), for_concrete_models=False)
     rows = LogEntry.objects.filter(content_type__in=[each.pk for each in types.values()], object_id=str(schedule.pk))
     for entry in rows.select_related("user").order_by("-pk")[:MOST_READ]:
-        yield Event(instant_of(entry), plain(entry.user.get_username()), message_of(entry))
+        yield Event(get_instant(entry), escape_text(entry.user.get_username()), format_message(entry))
 
 
-def message_of(entry: LogEntry) -> str:
+def format_message(entry: LogEntry) -> str:
     text = entry.get_change_message() or {ADDITION: _("Added."), DELETION: _("Deleted.")}.get(entry.action_flag, "")
-    return plain(text)
+    return escape_text(text)
 
 
-def instant_of(entry: LogEntry) -> datetime:
+def get_instant(entry: LogEntry) -> datetime:
     """Return the time of a log entry, aware even if USE_TZ is off."""
     at = entry.action_time
     return at if timezone.is_aware(at) else timezone.make_aware(at)
@@ -97,10 +98,10 @@ def instant_of(entry: LogEntry) -> datetime:
 Change = tuple[str, display.Html, display.Html]
 
 
-def changes(before: Values, after: Values) -> list[Change]:
+def list_changes(before: Values, after: Values) -> list[Change]:
     """Return the differences between two definitions; fields that belong together are one change."""
     found = []
-    for unit in differing(before, after):
+    for unit in list_differing(before, after):
         label = _("recurrence") if unit is RECURRENCE else str(FIELDS[unit.name].verbose_name)
         was, now = _format_unit(unit, before), _format_unit(unit, after)
         if was == now:
@@ -116,39 +117,39 @@ def _format_unit(unit: Unit, values: Values) -> display.Html:
         reason = values["pause_reason"]
         return _("yes") if values["enabled"] else _("no, %(reason)s") % {"reason": reason} if reason else _("no")
     if unit.name in ("args", "kwargs"):
-        both = redact_arguments(values["args"], values["kwargs"], display.parameters_of(values["task"]))
-        return _text(display.pretty_json(both[unit.name == "kwargs"]))
+        both = redact_arguments(values["args"], values["kwargs"], display.find_parameters(values["task"]))
+        return _format_text(display.format_json(both[unit.name == "kwargs"]))
     value = values[unit.name]
     if isinstance(value, timedelta):
         return display.format_duration(value)
     if isinstance(value, datetime):
-        return display.instant(value, display.zone_of(Schedule(timezone=values["timezone"])))
+        return display.format_instant(value, display.find_zone(Schedule(timezone=values["timezone"])))
     choices: Any = FIELDS[unit.name].flatchoices
-    return _text(str(dict(choices).get(value, value)) if value is not None else "")
+    return _format_text(str(dict(choices).get(value, value)) if value is not None else "")
 
 
-def _text(text: str) -> display.Html:
-    return display.block(text) if len(text) > LINE or "\n" in text else plain(text) or "–"
+def _format_text(text: str) -> display.Html:
+    return display.format_block(text) if len(text) > LINE or "\n" in text else escape_text(text) or "–"
 
 
 def _format_recurrence(values: Values) -> SafeString:
     typed = values["cron"] if values["kind"] == Schedule.Kind.CRON else ""
-    words = recurrence_words(Schedule(**{**values, "name": values["name"] or "H"}))
-    return format_html('{} <span class="delayq-note delayq-cron">{}</span>', words, plain(typed))
+    words = format_recurrence(Schedule(**{**values, "name": values["name"] or "H"}))
+    return format_html('{} <span class="delayq-note delayq-cron">{}</span>', words, escape_text(typed))
 
 
-def definition_of_run(run: Run, history: str) -> display.Html:
+def format_run_definition(run: Run, history: str) -> display.Html:
     """Format a run's definition, and its differences from the current one; `history`: address of the edits."""
     schedule = Schedule.objects.filter(pk=run.schedule_id or 0).first()
     if schedule is None:
         return _("Not kept: the schedule was deleted.")
-    kept = Definition.objects.of_generation(schedule.pk, run.generation)
+    kept = Definition.objects.find_generation(schedule.pk, run.generation)
     link = format_html('<a href="{}">{}</a>', history, _("History"))
     if kept is None and run.generation != schedule.generation:
         why = _("Not kept: a bulk update or SQL replaced it, or it is older than fifty definitions.")
         return format_html("{} {}", why, link)
-    values = values_of(schedule) if kept is None else from_json(kept.values)
-    since = changes(values, values_of(schedule))
+    values = get_values(schedule) if kept is None else from_json(kept.values)
+    since = list_changes(values, get_values(schedule))
     context = {
         "recurrence": _format_recurrence(values), "link": link, "changes": since,
         "calls": [
@@ -161,18 +162,18 @@ def definition_of_run(run: Run, history: str) -> display.Html:
     return SafeString(render_to_string("admin/django_delayq/run/definition.html", context))
 
 
-def _edits(schedule: Schedule) -> Iterator[Event]:
+def _read_edits(schedule: Schedule) -> Iterator[Event]:
     kept = list(Definition.objects.using(schedule._state.db).filter(schedule=schedule.pk).order_by("generation"))
     versions: list[Definition | Schedule] = [*kept, schedule]
-    values = [*(from_json(each.values) for each in kept), values_of(schedule)]
+    values = [*(from_json(each.values) for each in kept), get_values(schedule)]
     for each, following, then, after in zip(kept, versions[1:], values, values[1:], strict=False):
-        if rows := changes(then, after):
+        if rows := list_changes(then, after):
             note = "" if each.is_followed_by(following) else _(
                 "This includes later edits that were not kept: bulk updates, or SQL."
             )  # fmt: skip
             text = render_to_string("admin/django_delayq/changes.html", {"changes": rows})
-            restorable = each if any(unit is not SWITCH for unit in differing(then, values[-1])) else None
-            yield Event(each.replaced_at, plain(each.by), changes=text, note=note, definition=restorable)
+            restorable = each if any(unit is not SWITCH for unit in list_differing(then, values[-1])) else None
+            yield Event(each.replaced_at, escape_text(each.by), changes=text, note=note, definition=restorable)
 
 
 class HistoryPage(ScheduleActions):
@@ -189,15 +190,15 @@ class HistoryPage(ScheduleActions):
         may_restore = self.has_change_permission(request, schedule) and not schedule.is_declared
         for event in events:
             if may_restore and event.definition is not None:
-                event.address = f"{self.address('restore', schedule.pk)}?definition={event.definition.pk}"
-        return self.page(
+                event.address = f"{self.get_url('restore', schedule.pk)}?definition={event.definition.pk}"
+        return self.render_page(
             request, "schedule/history.html", _("History of “%(name)s”") % {"name": schedule.name}, events=events,
-            back=self.address("change", schedule.pk),
+            back=self.get_url("change", schedule.pk),
         )  # fmt: skip
 
     def restore_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Show the changes and ask (GET), or restore a definition (POST)."""
-        schedule, back = self.find(request, pk, "change"), HttpResponseRedirect(self.address("history", pk))
+        schedule, back = self.find(request, pk, "change"), HttpResponseRedirect(self.get_url("history", pk))
         if schedule.is_declared:
             raise PermissionDenied
         given = request.POST if request.method == "POST" else request.GET
@@ -213,11 +214,11 @@ class HistoryPage(ScheduleActions):
                 self.message_user(request, text, messages.WARNING)
             elif self._restore(request, schedule, kept):
                 return back
-        current, wanted = values_of(schedule), from_json(kept.values)
+        current, wanted = get_values(schedule), from_json(kept.values)
         wanted |= {name: current[name] for name in SWITCH.fields}
-        return self.page(
+        return self.render_page(
             request, "confirm.html", _("Restore “%(name)s”") % {"name": schedule.name}, note=NOTE,
-            changes=changes(current, wanted), before=_("Now"), after=_("Restored"),
+            changes=list_changes(current, wanted), before=_("Now"), after=_("Restored"),
             hidden=[("definition", kept.pk), ("seen", schedule.generation)], button=_("Restore"), back=back.url,
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
-from ..calls.decorators import made
+from ..calls.decorators import list_declared
 from ..conf import get_config
 from ..models import Run, Schedule, explain_wait
 from ..models.differences import FIELDS
@@ -26,28 +26,27 @@ from . import display, glance
 from .base import Column, column, is_long
 from .failure_groups import ErrorFilter
 from .filters import OriginFilter, OutcomeFilter, StateFilter, TagFilter, UsedQueueFilter, UsedTaskFilter
-from .forms import ScheduleForm, task_choices, zones
+from .forms import ScheduleForm, list_task_choices, list_zones
 from .schedule_history import HistoryPage
 from .upcoming import render_task, render_upcoming
 from .why import WhyPage
 
 RUNS_SHOWN = 5
 #: Read-only counterparts of fields: arguments with secrets redacted, instants in the schedule's zone.
-SHOWN: dict[str, Any] = {
-    "call": ("shown_args", "shown_kwargs"), **{name: f"shown_{name}" for name in ("tags", "at", "start_at", "end_at")}
-}  # fmt: skip
+SHOWN: dict[str, Any] = {name: f"{name}_column" for name in ("tags", "at", "start_at", "end_at")}
+SHOWN["call"] = ("args_column", "kwargs_column")
 #: Fields of a declared schedule that users may edit.
 PEOPLES = frozenset(("tags", *SWITCH_FIELDS))
 #: Fields whose errors the preview shows; those of other fields are shown on saving.
 WHEN = ("kind", "cron", ("every", "every_from"), "at", "timezone", "upcoming", ("start_at", "end_at"), "max_runs")
 
 
-def _collapsed(title: Any, *fields: Any) -> tuple[Any, Any]:
+def _collapse_fields(title: Any, *fields: Any) -> tuple[Any, Any]:
     return title, {"classes": ("collapse",), "fields": fields}
 
 
-def _in_zone(name: str, label: Any) -> Column:
-    return column(label, lambda schedule: display.instant(getattr(schedule, name), display.zone_of(schedule)))
+def _instant_column(name: str, label: Any) -> Column:
+    return column(label, lambda row: display.format_instant(getattr(row, name), display.find_zone(row)))
 
 
 @admin.register(Schedule)
@@ -58,7 +57,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     delete_confirmation_template = "admin/django_delayq/schedule/delete_confirmation.html"
     delete_selected_confirmation_template = "admin/django_delayq/schedule/delete_selected_confirmation.html"
     form = ScheduleForm
-    list_display = ("shown_name", "shown_state", "shown_recurrence", "shown_next_due", "shown_outcome")
+    list_display = ("name_column", "state_column", "recurrence_column", "next_due_column", "outcome_column")
     list_filter = (
         StateFilter, OutcomeFilter, UsedQueueFilter, TagFilter, UsedTaskFilter, "kind", OriginFilter, ErrorFilter,
     )  # fmt: skip
@@ -73,16 +72,16 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         (gettext_lazy("What"), {"fields": ("name", "description", "tags", "task", "about_task", "call")}),
         (gettext_lazy("When"), {"fields": WHEN}),
         (gettext_lazy("Where"), {"fields": ("queue", ("backend", "priority"), "enabled", "pause_reason")}),
-        _collapsed(
+        _collapse_fields(
             gettext_lazy("Late or overlapping"),
             "overlap", "missed", "grace", "catch_up_window", "max_catch_up", "jitter",
         ),
-        _collapsed(
+        _collapse_fields(
             gettext_lazy("Failing"), "timeout", "max_attempts", "backoff", "expected_within", "ping_url"
         ),
-        _collapsed(gettext_lazy("Afterwards"), "on_success", "on_failure"),
-        _collapsed(gettext_lazy("History"), ("keep", "keep_last")),
-        _collapsed(gettext_lazy("Daylight saving"), "dst_gap", "dst_overlap"),
+        _collapse_fields(gettext_lazy("Afterwards"), "on_success", "on_failure"),
+        _collapse_fields(gettext_lazy("History"), ("keep", "keep_last")),
+        _collapse_fields(gettext_lazy("Daylight saving"), "dst_gap", "dst_overlap"),
     )  # fmt: skip
 
     class Media:
@@ -90,7 +89,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
 
     def get_sortable_by(self, request: HttpRequest) -> Any:
         """Return the columns that have an index; those of a short list need none."""
-        return ("shown_name",) if _is_long(request) else super().get_sortable_by(request)
+        return ("name_column",) if _is_long(request) else super().get_sortable_by(request)
 
     def get_ordering(self, request: HttpRequest) -> Any:
         """Return the name; in a long list filtered by state or outcome, the key, as their indexes are sorted."""
@@ -108,27 +107,27 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         return glance.ScheduleChangeList
 
     @admin.display(description=gettext_lazy("name"), ordering="name")
-    def shown_name(self, schedule: Any) -> SafeString:
-        task = display.breakable(schedule.task.rpartition(".")[2])
-        names = ((tag.name,) for tag in getattr(schedule, "shown_tags", ()))  # a POST that does nothing has none
+    def name_column(self, schedule: Any) -> SafeString:
+        task = display.format_breakable(schedule.task.rpartition(".")[2])
+        names = ((tag.name,) for tag in getattr(schedule, "tag_rows", ()))  # a POST that does nothing has none
         tags = format_html_join("", '<span class="delayq-tag">{}</span>', names)
         note = '{}<div class="delayq-note delayq-path" title="{}">{}</div><div class="delayq-note">{}{}</div>'
         return format_html(note, schedule.name, schedule.task, task, schedule.queue, tags)
 
     @admin.display(description=gettext_lazy("state"))
-    def shown_state(self, schedule: Any) -> SafeString:
+    def state_column(self, schedule: Any) -> SafeString:
         return format_html(
-            '{} {} {}<div class="delayq-note">{}</div>', glance.state_badge(schedule, getattr(schedule, "waits", "")),
-            glance.marks(schedule), glance.origin_marks(schedule), glance.state_reason(schedule),
+            '{} {} {}<div class="delayq-note">{}</div>', glance.format_state(schedule, getattr(schedule, "waits", "")),
+            glance.format_marks(schedule), glance.format_origin_marks(schedule), glance.get_state_reason(schedule),
         )  # fmt: skip
 
-    shown_recurrence = column(gettext_lazy("recurrence"), glance.recurrence_words)
-    shown_next_due = column(
+    recurrence_column = column(gettext_lazy("recurrence"), glance.format_recurrence)
+    next_due_column = column(
         gettext_lazy("next due"),
-        lambda row: glance.next_due(row, getattr(row, "redis", glance.Redis()), getattr(row, "waits", "")),
+        lambda row: glance.format_next_due(row, getattr(row, "redis", glance.Redis()), getattr(row, "waits", "")),
         ordering="state__next_due_at",
     )
-    shown_outcome = column(gettext_lazy("last outcome"), glance.last_outcome, ordering="state__last_outcome_at")
+    outcome_column = column(gettext_lazy("last outcome"), glance.format_last_outcome, ordering="state__last_outcome_at")
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
         fieldsets = super().get_fieldsets(request, obj)
@@ -144,16 +143,16 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         shown = flatten_fieldsets(self.get_fieldsets(request, obj))
         return [name for name in dict.fromkeys((*shown, *FIELDS, "call")) if name not in PEOPLES]
 
-    shown_args = column(
-        gettext_lazy("positional arguments"), lambda row: display.arguments(row.task, row.args, row.kwargs)[0]
+    args_column = column(
+        gettext_lazy("positional arguments"), lambda row: display.format_arguments(row.task, row.args, row.kwargs)[0]
     )
-    shown_kwargs = column(
-        gettext_lazy("keyword arguments"), lambda row: display.arguments(row.task, row.args, row.kwargs)[1]
+    kwargs_column = column(
+        gettext_lazy("keyword arguments"), lambda row: display.format_arguments(row.task, row.args, row.kwargs)[1]
     )
-    shown_tags = column(gettext_lazy("tags"), lambda row: ", ".join(tag.name for tag in row.tags.all()) or "–")
-    shown_at = _in_zone("at", gettext_lazy("at"))
-    shown_start_at = _in_zone("start_at", gettext_lazy("not before"))
-    shown_end_at = _in_zone("end_at", gettext_lazy("not after"))
+    tags_column = column(gettext_lazy("tags"), lambda row: ", ".join(tag.name for tag in row.tags.all()) or "–")
+    at_column = _instant_column("at", gettext_lazy("at"))
+    start_at_column = _instant_column("start_at", gettext_lazy("not before"))
+    end_at_column = _instant_column("end_at", gettext_lazy("not after"))
     about_task = column(
         gettext_lazy("about this task"),
         lambda schedule: format_html('<div id="delayq-task">{}</div>', render_task(schedule.task)),
@@ -161,8 +160,8 @@ class ScheduleAdmin(HistoryPage, WhyPage):
 
     @admin.display(description=gettext_lazy("next due times"))
     def upcoming(self, schedule: Schedule) -> SafeString:
-        url = self.address("preview", schedule.pk or 0)
-        shown = render_upcoming(schedule, _as_saved(schedule))
+        url = self.get_url("preview", schedule.pk or 0)
+        shown = render_upcoming(schedule, _load_saved(schedule))
         return format_html('<div id="delayq-upcoming" data-url="{}" aria-live="polite">{}</div>', url, shown)
 
     def get_urls(self) -> list[URLPattern]:
@@ -172,7 +171,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
             "preview": require_POST(self.preview_view),
             "why": self.why_view,
         }
-        own = [self.route(f"<int:pk>/{name}/", view, name) for name, view in views.items()]
+        own = [self.build_route(f"<int:pk>/{name}/", view, name) for name, view in views.items()]
         return [*own, *super().get_urls()]
 
     def preview_view(self, request: HttpRequest, pk: int) -> HttpResponse:
@@ -183,41 +182,41 @@ class ScheduleAdmin(HistoryPage, WhyPage):
         form = self.get_form(request, schedule, change=bool(pk))(request.POST, instance=schedule)
         call = str(form["call"]) if "call" in form.fields else ""
         problem = " ".join(str(error) for name in flatten(WHEN) for error in form.errors.get(name, []))
-        upcoming = render_upcoming(form.instance, _as_saved(form.instance), problem, request.POST.get("cron", ""))
+        upcoming = render_upcoming(form.instance, _load_saved(form.instance), problem, request.POST.get("cron", ""))
         return JsonResponse({"upcoming": upcoming, "task": render_task(request.POST.get("task", "")), "call": call})
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
         schedule = context.get("original")
-        context |= {"zones": zones(), "tasks": task_choices(schedule.task if schedule else "")}
+        context |= {"zones": list_zones(), "tasks": list_task_choices(schedule.task if schedule else "")}
         if schedule is not None:
-            context.update(self._panel(schedule, details=self.has_change_permission(request)))
-            context |= {"may_run": self.may(request, "run_now"), "may_pause": self.may(request, "pause")}
+            context.update(self._build_panel(schedule, details=self.has_change_permission(request)))
+            context |= {"may_run": self.can_act(request, "run_now"), "may_pause": self.can_act(request, "pause")}
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def _panel(self, schedule: Schedule, *, details: bool) -> dict[str, Any]:
+    def _build_panel(self, schedule: Schedule, *, details: bool) -> dict[str, Any]:
         redis, health = glance.ask_redis([schedule]), glance.read_health(details=details)
         waits = explain_wait(health.snapshot.held_back or (), (schedule.queue, schedule.task))
         runs = Run.objects.filter(schedule_id=schedule.pk).order_by("-due_at")[:RUNS_SHOWN]
         return {
-            "declared_in": next((each.module for each in made() if each.key == schedule.declared_key), ""),
+            "declared_in": next((each.module for each in list_declared() if each.key == schedule.declared_key), ""),
             "redis": redis,
             "details": details,
             "mirrors": get_config().mirror,
             "snapshot": health.snapshot,
             "problems": [each for each in health.problems if each.queue in ("", schedule.queue)],
             "waits": waits,
-            "state": glance.state_badge(schedule, waits),
-            "reason": glance.state_reason(schedule),
-            "marks": glance.marks(schedule),
+            "state": glance.format_state(schedule, waits),
+            "reason": glance.get_state_reason(schedule),
+            "marks": glance.format_marks(schedule),
             "unmirrored": glance.is_unmirrored(schedule),
-            "next_due": glance.next_due(schedule, redis, waits),
-            "outcome": glance.last_outcome(schedule),
-            "recurrence": glance.recurrence_words(schedule),
+            "next_due": glance.format_next_due(schedule, redis, waits),
+            "outcome": glance.format_last_outcome(schedule),
+            "recurrence": glance.format_recurrence(schedule),
             "runs": [
-                (run.pk, display.instant(run.due_at), display.status_badge(run.status), display.reason_words(run),
-                 display.shown_latency(run), display.milliseconds(run.duration))
+                (run.pk, display.format_instant(run.due_at), display.format_status(run.status),
+                 display.describe_reason(run), display.format_latency(run), display.format_span(run.duration))
                 for run in runs
             ],
         }  # fmt: skip
@@ -254,12 +253,12 @@ def _replace(field: Any, shown: dict[str, Any]) -> Any:
     return tuple(_replace(each, shown) for each in field) if isinstance(field, tuple) else shown.get(field, field)
 
 
-def _as_saved(schedule: Schedule) -> Schedule | None:
+def _load_saved(schedule: Schedule) -> Schedule | None:
     """Return the stored row, without the values that a form has written to this instance."""
     return Schedule.objects.select_related("state").filter(pk=schedule.pk or 0).first()
 
 
 def _report_unmirrored(request: HttpRequest, saved: Schedule) -> None:
-    row = _as_saved(saved)
+    row = _load_saved(saved)
     if row is not None and glance.is_unmirrored(row):
         messages.warning(request, _("Saved, but not in Redis yet. A worker adds it within seconds."))

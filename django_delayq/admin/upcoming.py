@@ -12,12 +12,12 @@ from django.utils.translation import gettext as _
 from ..calls import commands, registry
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..models import Schedule
-from ..models.versions import moves_effective_from
-from ..monitoring.explain import counts_from_finish
+from ..models.versions import is_start_moved
+from ..monitoring.explain import is_counted_from_finish
 from ..recurrence.phrases import offer
 from ..recurrence.point import utcnow
 from ..recurrence.words import describe
-from .display import Html, block, format_duration, relative
+from .display import Html, format_block, format_duration, format_relative
 from .glance import is_task_missing
 
 SHOWN = 5
@@ -30,8 +30,8 @@ def render_upcoming(schedule: Schedule, saved: Schedule | None = None, problem: 
     only the stored row has a table, and a button suggests a correct expression for `typed`, the cron input.
     """
     now = utcnow()
-    before = None if saved is None else _table(saved, now)
-    after = None if problem else _table(_once_saved(schedule, saved, now), now)
+    before = None if saved is None else _build_table(saved, now)
+    after = None if problem else _build_table(_simulate_save(schedule, saved, now), now)
     hint = "" if problem or after else _("Choose when it runs to see the next due times.")
     if before is None or before == after:
         tables = [after]
@@ -42,16 +42,16 @@ def render_upcoming(schedule: Schedule, saved: Schedule | None = None, problem: 
     return render_to_string("admin/django_delayq/schedule/upcoming.html", context)
 
 
-def _once_saved(schedule: Schedule, saved: Schedule | None, now: datetime) -> Schedule:
+def _simulate_save(schedule: Schedule, saved: Schedule | None, now: datetime) -> Schedule:
     """Return the schedule as saving it now would store it: a changed recurrence takes effect now."""
-    if saved is None or not moves_effective_from(saved, schedule):
+    if saved is None or not is_start_moved(saved, schedule):
         return schedule
     typed = copy(schedule)
     typed.effective_from = max(now, schedule.effective_from)
     return typed
 
 
-def _table(schedule: Schedule, now: datetime) -> dict[str, Any] | None:
+def _build_table(schedule: Schedule, now: datetime) -> dict[str, Any] | None:
     try:
         words = describe(schedule.recurrence)
         points = schedule.preview(SHOWN, now)
@@ -61,7 +61,7 @@ def _table(schedule: Schedule, now: datetime) -> dict[str, Any] | None:
         {
             "local": f"{point.local:%a %Y-%m-%d %H:%M:%S %Z}",
             "utc": f"{point.due_at:%a %Y-%m-%d %H:%M:%S}",
-            "relative": relative(point.due_at, now),
+            "relative": format_relative(point.due_at, now),
             "is_utc": not point.local.utcoffset(),
             "annotations": point.annotations,
             "runs": point.runs,
@@ -73,7 +73,7 @@ def _table(schedule: Schedule, now: datetime) -> dict[str, Any] | None:
         notes.append(_("It is not enabled, so none of these will run."))
     elif schedule.task and is_task_missing(schedule.task):
         notes.append(_("task missing: does not run"))
-    if counts_from_finish(schedule):
+    if is_counted_from_finish(schedule):
         notes.append(_("The duration of each run delays the following ones."))
     if schedule.jitter:
         notes.append(
@@ -92,14 +92,14 @@ def render_task(path: str) -> Html:
         task = registry.get_task(path)
     except UnknownTask as error:
         return format_html('<p class="delayq-problem">{}</p>', str(error))
-    called = f"{task.name}{registry.shown_signature(task)}"
+    called = f"{task.name}{registry.get_redacted_signature(task)}"
     doc = inspect.getdoc(task.func) or ""
     if path == commands.COMMAND_TASK:
-        doc = f"{doc}\n\n{commands.helps()}"
+        doc = f"{doc}\n\n{commands.list_helps()}"
     note = ""
     if task.module_path != path:
         text = _("This is a former name of %(task)s. It works while DELAYQ['TASK_ALIASES'] contains it.")
         text += " " + _("Save the schedule with the present name to replace it.")
         note = format_html('<p class="delayq-note">{}</p>', text % {"task": task.module_path})
-    shown = block(doc, "delayq-doc") if doc else ""
+    shown = format_block(doc, "delayq-doc") if doc else ""
     return format_html('{}<code class="delayq-signature">{}</code>{}', note, called, shown)

@@ -12,8 +12,8 @@ from ..models import Run, Schedule
 from ..monitoring import explain
 from ..recurrence.point import utcnow
 from ..recurrence.zone import get_zone
-from ..text import plain
-from .display import Html, instant, status_badge, zone_of
+from ..text import escape_text
+from .display import Html, find_zone, format_instant, format_status
 from .schedule_actions import ScheduleActions
 
 RUNS_SHOWN = 10
@@ -36,35 +36,37 @@ class WhyPage(ScheduleActions):
             if typed:
                 moment = explain.parse_moment(typed, schedule.timezone, utcnow())
                 lines = explain.explain_point(schedule, moment, utcnow())
-                runs = self._runs(request, schedule, moment)
+                runs = self._list_runs(request, schedule, moment)
             else:
                 lines = explain.explain_state(schedule, utcnow())
         except (ValueError, OverflowError) as wrong:  # including InvalidRecurrence
             error = str(wrong)
-        return self.page(
+        resumes = not schedule.enabled and self.can_act(request, "resume", schedule)
+        return self.render_page(
             request, "schedule/why.html", _("Why did “%(name)s” run, or not?") % {"name": schedule.name}, typed=typed,
-            lines=[plain(line) for line in lines], error=error, zone=schedule.timezone, runs=runs,
-            back=self.address("change", pk), places=self.places(request, "ask"), pauses=self._pauses(request, schedule),
-            resume="" if schedule.enabled or not self.may(request, "resume", schedule) else self.address("resume", pk),
+            lines=list(map(escape_text, lines)), error=error, zone=schedule.timezone, runs=runs,
+            back=self.get_url("change", pk), places=self.list_places(request, "ask"),
+            pauses=self._list_pauses(request, schedule), resume=self.get_url("resume", pk) if resumes else "",
         )  # fmt: skip
 
-    def _runs(self, request: HttpRequest, schedule: Schedule, moment: explain.Moment) -> list[dict[str, Any]]:
+    def _list_runs(self, request: HttpRequest, schedule: Schedule, moment: explain.Moment) -> list[dict[str, Any]]:
         if not request.user.has_perm("django_delayq.view_run"):
             return []
         inside = Run.objects.filter(schedule_id=schedule.pk, due_at__gte=moment.first, due_at__lt=moment.end)
-        zone = zone_of(schedule)
+        zone = find_zone(schedule)
         return [
             {
-                "address": self.address("change", run.pk, model="run"),
-                "due": instant(run.due_at, zone),
-                "status": status_badge(run.status),
+                "address": self.get_url("change", run.pk, model="run"),
+                "due": format_instant(run.due_at, zone),
+                "status": format_status(run.status),
             }
             for run in inside.order_by("due_at")[:RUNS_SHOWN]
         ]
 
-    def _pauses(self, request: HttpRequest, schedule: Schedule) -> list[Html]:
+    def _list_pauses(self, request: HttpRequest, schedule: Schedule) -> list[Html]:
         if not request.user.has_perm("django_delayq.change_control"):
             return []
-        held = [row for row in ledger.held_back() if row.is_paused() and row.concerns(schedule.queue, schedule.task)]
+        name = schedule.queue, schedule.task
+        held = [row for row in ledger.load_controls() if row.is_paused() and row.is_about(*name)]
         link = '<a role="button" href="{}">{}</a>'
-        return [format_html(link, self.address("change", row.pk, model="control"), row) for row in held]
+        return [format_html(link, self.get_url("change", row.pk, model="control"), row) for row in held]

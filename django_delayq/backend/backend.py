@@ -13,12 +13,12 @@ from django.core import checks
 from .. import conf
 from ..calls import registry, tracing
 from ..calls.compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist
-from ..calls.results import result_of
-from ..calls.task import DelayQTask, retries_of, unique_key_of
+from ..calls.results import build_result
+from ..calls.task import DelayQTask, get_retries, get_unique_key
 from ..calls.task_options import NAMES as CALLBACKS
-from ..calls.task_options import Retries, parse, path_of
+from ..calls.task_options import Retries, get_path, parse
 from ..exceptions import JobHeld, UnknownTask
-from .preparing import Preparer, absolute, moment
+from .preparing import Preparer, resolve_instant, resolve_run_after
 
 
 class DelayQBackend(BaseTaskBackend):
@@ -47,7 +47,7 @@ class DelayQBackend(BaseTaskBackend):
         """Check a task when it is created, and again when it is enqueued; raises InvalidTask."""
         after: Any = task.run_after
         if isinstance(after, timedelta):  # Django documents it, but its check does not support it
-            absolute(task)  # creates a copy with an instant, which checks the copy
+            resolve_run_after(task)  # creates a copy with an instant, which checks the copy
             return
         super().validate_task(task)
         if task.queue_name not in conf.get_config().queues:
@@ -55,10 +55,10 @@ class DelayQBackend(BaseTaskBackend):
                 f"No worker serves the queue {task.queue_name!r}: DELAYQ['QUEUES'] has "
                 f"{', '.join(conf.get_config().queues)}. Add it there, or take another queue_name."
             )
-        retries_of(task)
-        unique_key_of(task)
+        get_retries(task)
+        get_unique_key(task)
         for name in CALLBACKS:
-            path_of(name, getattr(task, name, None))
+            get_path(name, getattr(task, name, None))
 
     def enqueue(self, task: AnyTask, args: Any, kwargs: Any) -> AnyResult:  # type: ignore[override]
         """Insert a job in the caller's transaction and return its pending result. Redis follows after the commit.
@@ -91,7 +91,7 @@ class DelayQBackend(BaseTaskBackend):
             task = registry.get_task(row.task)
         except UnknownTask as error:
             raise TaskResultDoesNotExist(result_id) from error
-        return result_of(task, row)
+        return build_result(task, row)
 
     def poll(self, result: AnyResult, timeout: float | timedelta | None) -> Iterator[float]:
         from .waiting import poll
@@ -129,7 +129,7 @@ class DelayQBackend(BaseTaskBackend):
         """Move the start of a waiting job (a timedelta counts from now). False if it has ended. Raises as `cancel`."""
         from . import store
 
-        return store.move(store.find(result_id, self.alias), moment(when))
+        return store.move(store.find(result_id, self.alias), resolve_instant(when))
 
     def retry(self, result_id: str) -> bool:
         """Enqueue a failed job again, with all its attempts. False if it has not failed.

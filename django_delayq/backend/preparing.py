@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import conf
 from ..calls import registry, tracing
 from ..calls.compat import AnyTask, InvalidTask, TaskResultStatus
-from ..calls.results import JobResult, key_hash, local, new_tokens
-from ..calls.task import retries_of, unique_key_of
-from ..calls.task_options import callbacks_of
+from ..calls.results import JobResult, generate_tokens, hash_key, to_local
+from ..calls.task import get_retries, get_unique_key
+from ..calls.task_options import get_callbacks
 from ..calls.validators import validate_call
 from ..recurrence import from_ms, to_ms
 from ..recurrence.point import utcnow
@@ -48,12 +48,12 @@ class Preparer:
         from ..ledger.rows import RunRow  # see `backend.py`, Note [Before the apps are loaded]
 
         items, known, all_calls = [], dict[int, Prepared](), list(calls)
-        now, carried = from_ms(to_ms(utcnow())), tracing.carrier()
-        enqueued_at = local(now)
-        for token, (task, args, kwargs) in zip(new_tokens(len(all_calls)), all_calls, strict=True):
+        now, carried = from_ms(to_ms(utcnow())), tracing.build_carrier()
+        enqueued_at = to_local(now)
+        for token, (task, args, kwargs) in zip(generate_tokens(len(all_calls)), all_calls, strict=True):
             one = known.get(id(task))
             if one is None:
-                one = known[id(task)] = self._prepared(task)
+                one = known[id(task)] = self._prepare_task(task)
             result = JobResult(
                 task=one.task,
                 id="",
@@ -70,7 +70,7 @@ class Preparer:
             )
             if args or kwargs:
                 validate_call(result.args, result.kwargs)
-            row = RunRow.job(
+            row = RunRow.build_job(
                 one.path, one.queue, self.alias, max(one.run_after or now, now), token,
                 priority=one.priority, created_at=now, unique_key=one.unique_key,
                 call={"args": result.args, "kwargs": result.kwargs},
@@ -79,7 +79,7 @@ class Preparer:
             items.append((result, row))
         return items
 
-    def _prepared(self, task: AnyTask) -> Prepared:
+    def _prepare_task(self, task: AnyTask) -> Prepared:
         config = conf.get_config()
         if config is not self._config:  # changed settings may invalidate tasks
             self._known, self._config = {}, config
@@ -88,14 +88,14 @@ class Preparer:
             self._validate(task)
         if known is not None:
             return known
-        path, key = task.module_path, unique_key_of(task)
+        path, key = task.module_path, get_unique_key(task)
         registry.get_task(path)
-        with_instant = absolute(task)
-        run_after = None if with_instant.run_after is None else from_ms(to_ms(moment(with_instant.run_after)))
-        retries = retries_of(task)._asdict()
+        with_instant = resolve_run_after(task)
+        run_after = None if with_instant.run_after is None else from_ms(to_ms(resolve_instant(with_instant.run_after)))
+        retries = get_retries(task)._asdict()
         options: dict[str, Any] = {name: value for name, value in retries.items() if value is not None}
-        options |= callbacks_of(task)
-        unique_key = key_hash(path, key) if key else None
+        options |= get_callbacks(task)
+        unique_key = hash_key(path, key) if key else None
         if unique_key:
             options["unique_key"] = unique_key
             if getattr(task, "unique_until", None) == "end":
@@ -108,17 +108,17 @@ class Preparer:
         return fresh
 
 
-def absolute(task: AnyTask) -> AnyTask:
+def resolve_run_after(task: AnyTask) -> AnyTask:
     """Return the task with an instant for a timedelta, which counts from now; raise InvalidTask if it is not valid."""
     after: Any = task.run_after
     if not isinstance(after, timedelta):
         return task
     try:
-        return replace(task, run_after=datetime.now(UTC if conf.use_tz() else None) + after)
+        return replace(task, run_after=datetime.now(UTC if conf.is_tz_on() else None) + after)
     except OverflowError:
         raise InvalidTask(f"run_after must end in the years 1 to 9999, which now and {after!r} do not.") from None
 
 
-def moment(when: datetime | timedelta) -> datetime:
+def resolve_instant(when: datetime | timedelta) -> datetime:
     """Return an aware instant: a timedelta counts from now, a naive datetime is local."""
     return utcnow() + when if isinstance(when, timedelta) else when.astimezone(UTC)

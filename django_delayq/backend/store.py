@@ -17,7 +17,7 @@ from typing import Any
 from django.db import IntegrityError, connections, transaction
 
 from .. import conf, ledger, sync
-from ..calls import as_called, parse_id
+from ..calls import parse_id, restore_task
 from ..calls.compat import AnyResult, TaskResultDoesNotExist, task_enqueued
 from ..calls.side_channels import send
 from ..exceptions import JobHeld, KeyTaken
@@ -33,7 +33,7 @@ HOLD = timedelta(minutes=1)
 
 def enqueue(items: Sequence[tuple[AnyResult, RunRow]], sender: type) -> None:
     """Insert jobs in the caller's transaction, put them into Redis after its commit, set the ids of the results."""
-    using = ledger.database()
+    using = ledger.get_database()
     if not connections[using].in_atomic_block:
         _warn_of_others(using)
     rows = ledger.add_jobs([row for _, row in items])
@@ -43,7 +43,7 @@ def enqueue(items: Sequence[tuple[AnyResult, RunRow]], sender: type) -> None:
         if row is own:
             fresh.append((result, row))
         else:  # another job has the key; its alias may differ
-            object.__setattr__(result, "task", as_called(result.task, row))
+            object.__setattr__(result, "task", restore_task(result.task, row))
             object.__setattr__(result, "backend", row.backend)
     if fresh:
         announce = partial(_announce, [result for result, _ in fresh], sender)
@@ -57,11 +57,11 @@ def _warn_of_others(using: str) -> None:
                 f"A job is enqueued at once, although a transaction is open on the database {other.alias!r}: jobs "
                 f"are in {using!r}, and only a transaction there covers them. Open one there too, or enqueue later.",
                 RuntimeWarning,
-                stacklevel=_depth_of_caller(),
+                stacklevel=_find_caller_depth(),
             )
 
 
-def _depth_of_caller() -> int:
+def _find_caller_depth() -> int:
     """Return the `stacklevel` of the code that enqueues, from the function that calls this one."""
     frames, names = walk_stack(sys._getframe(1)), ("django_delayq", "django.tasks", "django_tasks", "contextlib")
     found = (depth for depth, (frame, _) in enumerate(frames, 1) if not frame.f_globals["__name__"].startswith(names))
@@ -106,21 +106,21 @@ def _change(job: Run, write: Any, follow: Any) -> bool:
     if not Status(job.status).is_open:
         return False
     if job.status == Status.RUNNING:
-        raise _held(job)
+        raise _build_held_error(job)
     if conf.get_config().mirror and not sync.move_now(job, utcnow() + HOLD):
-        raise _held(job)
-    using = ledger.database()
+        raise _build_held_error(job)
+    using = ledger.get_database()
     with transaction.atomic(using=using):
         if not write():
             fresh = Run._base_manager.using(using).filter(pk=job.pk).first()
             if fresh is not None and fresh.status == Status.RUNNING:
-                raise _held(job)
+                raise _build_held_error(job)
             return False
         sync.follow_after_commit(follow, using=using)
     return True
 
 
-def _held(job: Run) -> JobHeld:
+def _build_held_error(job: Run) -> JobHeld:
     return JobHeld(f"A worker has the job {job.result_id} already, so that it can be neither cancelled nor moved.")
 
 
@@ -128,13 +128,13 @@ def retry(job: Run) -> bool:
     """Requeue a failed job; False if it has not failed or its row has changed since. Raises KeyTaken."""
     if job.status not in (Status.FAILED, Status.LOST):
         return False
-    using, now = ledger.database(), from_ms(to_ms(utcnow()))
+    using, now = ledger.get_database(), from_ms(to_ms(utcnow()))
     with transaction.atomic(using=using):
         try:
             if not ledger.retry_job(job, now):
                 return False
         except IntegrityError:
-            other = ledger.taken_by((job.options or {}).get("unique_key", ""))
+            other = ledger.find_key_holder((job.options or {}).get("unique_key", ""))
             name = "another job" if other is None else f"the job {other.result_id}"
             text = f"The job {job.result_id} is not retried: {name} has its unique key. Wait for its end."
             raise KeyTaken(text) from None

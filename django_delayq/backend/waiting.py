@@ -46,10 +46,10 @@ def _has_ended(result: AnyResult) -> bool:
         return True
     if not conf.get_config().mirror:
         raise WaitRefused(
-            f"{conf.why_no_redis()}, so that no worker executes the job {result.id}. Run it first: "
+            f"{conf.explain_no_redis()}, so that no worker executes the job {result.id}. Run it first: "
             "django_delayq.testing has a Runner for tests."
         )
-    if connections[ledger.database()].in_atomic_block:
+    if connections[ledger.get_database()].in_atomic_block:
         raise WaitRefused(
             f"A transaction is open here: what is enqueued in it is sent after its commit, and it may not see "
             f"the end of the job {result.id}. Wait outside of the transaction."

@@ -21,7 +21,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from ..text import HIDDEN, looks_secret, redact
+from ..text import HIDDEN, is_secret_name, redact
 
 #: Maximum characters quoted of a list or an object.
 MOST_QUOTED = 100
@@ -53,7 +53,7 @@ _PLAIN: dict[Any, _Rule] = {
 
 
 @lru_cache(maxsize=1000)
-def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+def get_hints(function: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the annotations of a function's parameters, without those that cannot be evaluated."""
     plain, found = inspect.unwrap(function), {}
     for name, annotation in inspect.signature(plain).parameters.items():
@@ -63,7 +63,7 @@ def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
     return found
 
 
-def choices_of(hint: Any) -> list[tuple[str, Any]]:
+def list_choices(hint: Any) -> list[tuple[str, Any]]:
     """Return (name, value) of each choice of a `Literal` or an enum of plain values; empty for other annotations."""
     if get_origin(hint) is Literal:
         return [(str(each), each.value if isinstance(each, Enum) else each) for each in get_args(hint)]
@@ -73,50 +73,51 @@ def choices_of(hint: Any) -> list[tuple[str, Any]]:
     return found if all(isinstance(value, str | int | float | None) for _name, value in found) else []
 
 
-def options_of(hint: Any) -> tuple[Any, ...]:
+def list_options(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
-def wanted(hint: Any) -> str:
+def describe_wanted(hint: Any) -> str:
     """Return a description of the values that an annotation allows, '' if it is not judged."""
-    return _(" or ").join(words for words, _fits in _rules_of(hint))
+    return _(" or ").join(words for words, _fits in _list_rules(hint))
 
 
 def find_misfit(name: str, hint: Any, value: Any) -> str | None:
     """Return the error of a parameter's value, None if it fits or the annotation is not judged."""
-    rules = _rules_of(hint)
+    rules = _list_rules(hint)
     if not rules or any(fits(value) for _words, fits in rules):
         return None
-    shown = HIDDEN if looks_secret(name) else _quoted(redact(value))
-    return _("%(name)s must be %(wanted)s, not %(value)s") % {"name": name, "wanted": wanted(hint), "value": shown}
+    shown = HIDDEN if is_secret_name(name) else _quote(redact(value))
+    values = {"name": name, "wanted": describe_wanted(hint), "value": shown}
+    return _("%(name)s must be %(wanted)s, not %(value)s") % values
 
 
-def misfits(
+def find_misfits(
     function: Callable[..., Any], signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
     """Yield (parameter, error) for each value that does not fit; raise TypeError if the signature does not fit."""
-    hints = hints_of(function)
+    hints = get_hints(function)
     for name, value in signature.bind(*args, **kwargs).arguments.items():
         parameter = signature.parameters[name]
         several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        if several or same(value, parameter.default):
+        if several or is_same(value, parameter.default):
             continue
         if problem := find_misfit(name, hints.get(name, Any), value):
             yield name, problem
 
 
-def same(one: Any, other: Any) -> bool:
+def is_same(one: Any, other: Any) -> bool:
     """Return whether two plain values are equal; True is not 1."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
-def _rules_of(hint: Any) -> list[_Rule]:
+def _list_rules(hint: Any) -> list[_Rule]:
     """Return the rule of each member of a union; an empty list if a member is not judged."""
     rules: list[_Rule] = []
-    for each in options_of(hint):
+    for each in list_options(hint):
         kind = get_origin(each) or each  # compared by identity: it may have no hash
-        if choices := choices_of(each):
-            quoted = ", ".join(_quoted(value) for _name, value in choices)
+        if choices := list_choices(each):
+            quoted = ", ".join(_quote(value) for _name, value in choices)
             rules.append((_("one of %(choices)s") % {"choices": quoted}, partial(_is_choice, choices)))
         elif rule := next((rule for known, rule in _PLAIN.items() if known is kind), None):
             rules.append((_(rule[0]), rule[1]))
@@ -126,10 +127,10 @@ def _rules_of(hint: Any) -> list[_Rule]:
 
 
 def _is_choice(choices: list[tuple[str, Any]], value: Any) -> bool:
-    return any(same(value, each) for _name, each in choices)
+    return any(is_same(value, each) for _name, each in choices)
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     if isinstance(value, str):
         return repr(value.value if isinstance(value, Enum) else value)
     return Truncator(json.dumps(value, ensure_ascii=False, default=repr)).chars(MOST_QUOTED)

@@ -33,7 +33,7 @@ class Attempt(NamedTuple):
         return self.title != NOT_ENDED
 
 
-def followed_by(
+def add_attempt(
     attempts: Sequence[Attempt], started: int | None, finished: int | None, worker: str, title: str, trace: str = ""
 ) -> list[Attempt]:
     """Return attempts and one more. See Note [The first and the newest attempts are kept]."""

@@ -8,11 +8,11 @@ from typing import Any
 
 from ..exceptions import UnknownTask
 from .compat import AnyTask, task_backends
-from .task import retries_of
+from .task import get_retries
 from .task_options import Options, Retries
 
 
-def backend_of(alias: str) -> Any:
+def get_backend(alias: str) -> Any:
     """Return our backend of an alias; raise UnknownTask if TASKS has none here."""
     try:
         backend: Any = task_backends[alias]
@@ -23,23 +23,23 @@ def backend_of(alias: str) -> Any:
     return backend
 
 
-def alias_for(queues: Iterable[str]) -> tuple[Any, str] | None:
+def find_alias(queues: Iterable[str]) -> tuple[Any, str] | None:
     """Return our first backend that takes jobs for one of these queues, and the queue; None if there is none."""
-    for backend in _our_backends():
+    for backend in _list_our_backends():
         served = [queue for queue in queues if not backend.queues or queue in backend.queues]
         if served:
             return backend, "default" if "default" in served else served[0]
     return None
 
 
-def first_alias() -> str:
-    return next((str(backend.alias) for backend in _our_backends()), "")
+def find_first_alias() -> str:
+    return next((str(backend.alias) for backend in _list_our_backends()), "")
 
 
-def _our_backends() -> Iterator[Any]:
+def _list_our_backends() -> Iterator[Any]:
     for alias in task_backends:
         with suppress(UnknownTask):
-            yield backend_of(alias)
+            yield get_backend(alias)
 
 
 @dataclass(slots=True, eq=False)
@@ -60,14 +60,14 @@ class Call:
     backend: str = ""
 
 
-def call_of(row: Any, task: AnyTask) -> Call:
+def build_call(row: Any, task: AnyTask) -> Call:
     """Return the call of a row. Retries come from the row, the task or the backend's options. Raises UnknownTask."""
-    call, options, owner = row.call or {}, row.options or {}, backend_of(row.backend)
+    call, options, owner = row.call or {}, row.options or {}, get_backend(row.backend)
     retries = owner.known_retries.get(row.task)
     if retries is None:
-        retries = owner.known_retries[row.task] = retries_of(task).over(owner.settings.retries_of(row.task))
+        retries = owner.known_retries[row.task] = get_retries(task).merge(owner.settings.get_retries(row.task))
     if options:
-        retries = Retries(*map(options.get, Retries._fields)).over(retries)
+        retries = Retries(*map(options.get, Retries._fields)).merge(retries)
     return Call(
         row.task,
         call.get("args") or [],

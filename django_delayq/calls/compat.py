@@ -48,7 +48,7 @@ else:
     AnyResult = TaskResult
 
 
-def mail_connection() -> Any:
+def get_mail_connection() -> Any:
     mailers = getattr(mail, "mailers", None)  # from Django 6.1 on
     return mail.get_connection() if mailers is None else mailers.default
 
@@ -60,7 +60,7 @@ def is_task(value: object) -> "TypeGuard[AnyTask]":
 
 
 __all__ = [
-    "AnyResult", "AnyTask", "BaseTaskBackend", "InvalidTask", "InvalidTaskBackend", "Task", "TaskContext",
-    "TaskError", "TaskResult", "TaskResultDoesNotExist", "TaskResultStatus", "is_task", "mail_connection",
-    "normalize_json", "task", "task_backends", "task_enqueued", "task_finished", "task_started",
+    "AnyResult", "AnyTask", "BaseTaskBackend", "InvalidTask", "InvalidTaskBackend", "Task", "TaskContext", "TaskError",
+    "TaskResult", "TaskResultDoesNotExist", "TaskResultStatus", "get_mail_connection", "is_task", "normalize_json",
+    "task", "task_backends", "task_enqueued", "task_finished", "task_started",
 ]  # fmt: skip

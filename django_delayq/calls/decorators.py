@@ -9,8 +9,8 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from ..exceptions import InvalidRecurrence
 from ..recurrence import Cron, Every, Once, Policies, Recurrence, Windowed, parse_every
-from ..recurrence.zone import get_zone, instant_of
-from ..text import did_you_mean
+from ..recurrence.zone import find_instant, get_zone
+from ..text import suggest_name
 from . import registry
 from .compat import AnyTask, is_task
 from .validators import validate_json
@@ -90,9 +90,9 @@ def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], 
     if not isinstance(cron, str):
         raise TypeError('@periodic needs a time: @periodic("0 9 * * 1-5"), or every=timedelta(minutes=15).')
     if unknown := sorted(fields.keys() - ScheduleFields.__annotations__.keys()):
-        hint = did_you_mean(unknown[0], ScheduleFields.__annotations__)
+        hint = suggest_name(unknown[0], ScheduleFields.__annotations__)
         raise TypeError(f"periodic() has no argument {unknown[0]!r}.{hint}")
-    values = _values(cron, fields)
+    values = _build_values(cron, fields)
 
     def declare(task: T) -> T:
         if not is_task(task):
@@ -100,9 +100,9 @@ def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], 
                 f"@periodic got {task!r}, which is no task: write @periodic above @task, so that it gets what @task "
                 "makes of the function."
             )
-        path, module, key = task.module_path, _module(), fields.get("key")
-        name = _text("name", values.get("name", key or path))
-        key = _text("key", key or values.get("name", path))
+        path, module, key = task.module_path, _find_module(), fields.get("key")
+        name = _check_text("name", values.get("name", key or path))
+        key = _check_text("key", key or values.get("name", path))
         found = Declared(key, path, module, {**values, "name": name, "task": path}, task.func)
         _check_rule(found.values)
         registry.check_call(task, found.values.get("args", []), found.values.get("kwargs", {}))
@@ -115,12 +115,12 @@ def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], 
     return declare
 
 
-def made() -> list[Declared]:
+def list_declared() -> list[Declared]:
     """Return everything declared in the modules imported so far."""
     return list(_made.values())
 
 
-def _values(cron: str, fields: ScheduleFields) -> dict[str, Any]:
+def _build_values(cron: str, fields: ScheduleFields) -> dict[str, Any]:
     """Return the fields of the schedule, with its kind, arguments as JSON returns them, and instants in its zone."""
     values: dict[str, Any] = {**fields}
     values.pop("key", None)
@@ -142,7 +142,7 @@ def _values(cron: str, fields: ScheduleFields) -> dict[str, Any]:
     for name in ("at", "start_at", "end_at"):
         value = values.get(name)
         if isinstance(value, datetime) and value.tzinfo is None and "timezone" in values:  # otherwise it is refused
-            values[name] = instant_of(value, get_zone(values["timezone"]), name)
+            values[name] = find_instant(value, get_zone(values["timezone"]), name)
     return values
 
 
@@ -160,7 +160,7 @@ def _check_rule(values: Mapping[str, Any]) -> None:
     Policies(**{name: values[name] for name in ("overlap", "missed") if name in values})
 
 
-def _module() -> str:
+def _find_module() -> str:
     """Return the name of the module that is being imported, however deep the call is."""
     frame = sys._getframe(1)
     while frame.f_code.co_name != "<module>" and frame.f_back is not None:
@@ -168,7 +168,7 @@ def _module() -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-def _text(name: str, value: object) -> str:
+def _check_text(name: str, value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME:
         raise ValueError(f"The {name} of a schedule is a text of 1 to {LONGEST_NAME} characters, not {value!r}.")
     return value

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from django.core.exceptions import ImproperlyConfigured
 
 from ..exceptions import DelayQError
-from ..text import did_you_mean, redact_text
+from ..text import redact_text, suggest_name
 from .compat import AnyTask, InvalidTask, task_backends
 
 #: The reason of a run whose task another backend has accepted.
@@ -30,7 +30,7 @@ class HandoverFailed(DelayQError):
     """A TASKS backend returned a result that has already failed; the message has its error."""
 
 
-def backends() -> Mapping[str, str]:
+def list_backends() -> Mapping[str, str]:
     """Return the aliases of TASKS, each with the class name of its backend. Imports none of them."""
     settings = task_backends.settings
     return {alias: str(params.get("BACKEND", "")).rpartition(".")[2] for alias, params in settings.items()}
@@ -39,8 +39,8 @@ def backends() -> Mapping[str, str]:
 def prepare(task: AnyTask, backend: str, priority: int) -> AnyTask:
     """Return the task for this backend, see Note [As the task says]. Raises HandoverRefused, or the backend's error."""
     if backend not in task_backends.settings:
-        hint = did_you_mean(backend, backends())
-        raise HandoverRefused(f"TASKS has no backend {backend!r}.{hint} It has {', '.join(backends())}.")
+        hint = suggest_name(backend, list_backends())
+        raise HandoverRefused(f"TASKS has no backend {backend!r}.{hint} It has {', '.join(list_backends())}.")
     try:
         return task.using(backend=backend, priority=priority or None)
     except ImproperlyConfigured as error:

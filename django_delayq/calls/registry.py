@@ -17,7 +17,7 @@ from django.core.signals import setting_changed
 
 from .. import conf
 from ..exceptions import InvalidArguments, UnknownTask
-from ..text import did_you_mean, redact_signature
+from ..text import redact_signature, suggest_name
 from .commands import COMMAND_TASK
 from .compat import AnyTask, is_task
 
@@ -47,7 +47,7 @@ _broken: list[BrokenModule] = []
 
 
 def get_tasks() -> Mapping[str, AnyTask]:
-    """Return all tasks, sorted by path. The first call imports the modules; see `broken_modules` for failed imports."""
+    """Return all tasks, sorted by path. The first call imports the modules; failed ones: `list_broken_modules`."""
     global _tasks, _broken
     # Other code may have imported a failed module since; then its tasks are available.
     if _tasks is None or any(each.module in sys.modules for each in _broken):
@@ -55,7 +55,7 @@ def get_tasks() -> Mapping[str, AnyTask]:
     return _tasks
 
 
-def broken_modules() -> Sequence[BrokenModule]:
+def list_broken_modules() -> Sequence[BrokenModule]:
     get_tasks()
     return _broken
 
@@ -64,7 +64,7 @@ def find_broken(path: str) -> BrokenModule | None:
     """Return the broken module of the app that a task's path belongs to: it may contain the task."""
     names = [app.name for app in apps.get_app_configs() if path.startswith(f"{app.name}.")]
     owner = max(names, key=len, default="")  # an app may be inside another one
-    return next((each for each in broken_modules() if each.app == owner), None)
+    return next((each for each in list_broken_modules() if each.app == owner), None)
 
 
 def find_task(path: str) -> AnyTask | None:
@@ -75,13 +75,13 @@ def find_task(path: str) -> AnyTask | None:
     return tasks.get(path) or tasks.get(conf.get_config().task_aliases.get(path, ""))
 
 
-def current_name(path: str) -> str:
+def resolve_path(path: str) -> str:
     """Return the path of the task that a path or alias names; the path itself if no installed app has the task."""
     task = find_task(path)
     return path if task is None else str(task.module_path)
 
 
-def former_names(path: str) -> list[str]:
+def list_former_names(path: str) -> list[str]:
     return [old for old, new in conf.get_config().task_aliases.items() if new == path]
 
 
@@ -97,8 +97,8 @@ def get_task(path: str) -> AnyTask:
         if broken := find_broken(path):
             raise UnknownTask(f"The task {path!r} is not available: {broken}")
         raise UnknownTask(
-            f"No installed app has a @task function {path!r}.{did_you_mean(path, get_tasks())} Tasks are looked for in "
-            f"the modules {', '.join(conf.get_config().modules_of())} of INSTALLED_APPS."
+            f"No installed app has a @task function {path!r}.{suggest_name(path, get_tasks())} Tasks are looked for in "
+            f"the modules {', '.join(conf.get_config().get_modules())} of INSTALLED_APPS."
         )
     return task
 
@@ -106,7 +106,7 @@ def get_task(path: str) -> AnyTask:
 def find_modules() -> dict[str, AppConfig]:
     """Return the paths of the modules in which tasks are searched, whether or not they exist, with their apps."""
     config = conf.get_config()
-    return {f"{app.name}.{each}": app for app in apps.get_app_configs() for each in config.modules_of(app)}
+    return {f"{app.name}.{each}": app for app in apps.get_app_configs() for each in config.get_modules(app)}
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
@@ -118,52 +118,52 @@ def _forget(*, setting: str, **kwargs: Any) -> None:
 setting_changed.connect(_forget, dispatch_uid="django_delayq.calls.registry")
 
 
-def summary(task: AnyTask) -> str:
+def get_summary(task: AnyTask) -> str:
     doc = inspect.getdoc(task.func) or ""
     return " ".join(doc.split("\n\n", 1)[0].split())
 
 
-def signature(task: AnyTask) -> inspect.Signature:
+def get_signature(task: AnyTask) -> inspect.Signature:
     """Return the signature as a caller sees it: without the context."""
-    return _signature(task.func, task.takes_context)
+    return _build_signature(task.func, task.takes_context)
 
 
 @lru_cache(maxsize=1000)
-def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Signature:
+def _build_signature(function: Callable[..., Any], takes_context: bool) -> inspect.Signature:
     full = inspect.signature(function)
     parameters = list(full.parameters.values())
     return full.replace(parameters=parameters[1:] if takes_context else parameters)
 
 
-def shown_signature(task: AnyTask) -> inspect.Signature:
+def get_redacted_signature(task: AnyTask) -> inspect.Signature:
     """Return the signature for display: without the defaults of parameters whose names look secret."""
-    return redact_signature(signature(task))
+    return redact_signature(get_signature(task))
 
 
-def parameters_of(path: str) -> list[inspect.Parameter] | None:
+def find_parameters(path: str) -> list[inspect.Parameter] | None:
     """Return the parameters of a task as a caller sees them, None if no installed app offers it."""
     task = find_task(path)
-    return None if task is None else list(signature(task).parameters.values())
+    return None if task is None else list(get_signature(task).parameters.values())
 
 
 def check_call(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise InvalidArguments, with the signature, if a task cannot be called with these arguments."""
     try:
-        signature(task).bind(*args, **kwargs)
+        get_signature(task).bind(*args, **kwargs)
     except TypeError as error:
-        raise InvalidArguments(f"{error}. The task is called as {task.name}{shown_signature(task)}.") from None
+        raise InvalidArguments(f"{error}. The task is called as {task.name}{get_redacted_signature(task)}.") from None
 
 
-def fits(task: AnyTask, args: Sequence[Any]) -> bool:
+def can_take(task: AnyTask, args: Sequence[Any]) -> bool:
     """Return whether the task takes these positional arguments, whatever else it requires."""
     try:
-        signature(task).bind_partial(*args)
+        get_signature(task).bind_partial(*args)
     except TypeError:
         return False
     return True
 
 
-def _exists(path: str) -> bool:
+def _has_module(path: str) -> bool:
     """Return whether a module exists. A missing parent package means no; a broken one raises."""
     try:
         return find_spec(path) is not None
@@ -181,7 +181,7 @@ def _discover() -> tuple[dict[str, AnyTask], list[BrokenModule]]:
         modules[own] = apps.get_app_config("django_delayq")
     for path, app in modules.items():
         try:
-            if _exists(path):
+            if _has_module(path):
                 values += vars(import_module(path)).values()
         except (Exception, SystemExit) as error:  # foreign code raises anything
             broken.append(_describe(path, app, error))

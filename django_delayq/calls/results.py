@@ -22,18 +22,18 @@ LENGTH = 22
 _ID = re.compile(rf"([1-9][0-9]{{0,17}})-([A-Za-z0-9_-]{{{LENGTH}}})")
 
 
-def new_tokens(count: int) -> list[str]:
+def generate_tokens(count: int) -> list[str]:
     """Return `count` tokens of 132 random bits each."""
     random = urlsafe_b64encode(os.urandom(18 * count)).decode()
     return [random[at : at + LENGTH] for at in range(0, 24 * count, 24)]
 
 
-def key_hash(path: str, key: str) -> str:
+def hash_key(path: str, key: str) -> str:
     """Return a hash of a task's path and unique key: 32 hexadecimal digits, which every collation compares exactly."""
     return hashlib.sha256(f"{path}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def result_id(pk: int, token: str) -> str:
+def format_id(pk: int, token: str) -> str:
     """Return the id of a job's result; Django's limit is 64 characters."""
     return f"{pk}-{token}"
 
@@ -61,9 +61,9 @@ _OWN_ERRORS = {
 TOO_LARGE = "django_delayq.exceptions.ResultTooLarge"
 
 
-def local(instant: datetime | None) -> datetime | None:
+def to_local(instant: datetime | None) -> datetime | None:
     """Return an instant as Django's `timezone.now()` would: aware, or local if USE_TZ is False."""
-    return instant if instant is None or conf.use_tz() else datetime.fromtimestamp(instant.timestamp())  # noqa: DTZ006
+    return instant if instant is None or conf.is_tz_on() else datetime.fromtimestamp(instant.timestamp())  # noqa: DTZ006
 
 
 class JobResult(AnyResult):
@@ -99,9 +99,9 @@ class JobResult(AnyResult):
         return self
 
 
-def as_called(task: AnyTask, row: Any) -> AnyTask:
+def restore_task(task: AnyTask, row: Any) -> AnyTask:
     """Return a task as it was when the job was enqueued, unchecked: later settings must not hide a result."""
-    run_after = local(row.due_at) if row.due_at > row.created_at else None
+    run_after = to_local(row.due_at) if row.due_at > row.created_at else None
     values = row.backend, row.queue, row.priority, run_after
     if values == (task.backend, task.queue_name, task.priority, task.run_after):
         return task
@@ -111,7 +111,7 @@ def as_called(task: AnyTask, row: Any) -> AnyTask:
     return made
 
 
-def result_of(task: AnyTask, row: Any, call: Any = None, *, begun: bool = False) -> AnyResult:
+def build_result(task: AnyTask, row: Any, call: Any = None, *, begun: bool = False) -> AnyResult:
     """Return a job's result as Django shows it. Attempts before a manual retry are left out.
 
     `call` replaces the row's arguments. With `begun`, the row's `attempt` counts the execution that is starting.
@@ -122,7 +122,7 @@ def result_of(task: AnyTask, row: Any, call: Any = None, *, begun: bool = False)
     last = row.started_at is not None and not (attempts and attempts[-1].started == to_ms(row.started_at))
     counted = row.attempt - (last and (begun or status != TaskResultStatus.RUNNING))
     ended = [it for it in attempts if it.ended][-counted:] if counted > 0 else []
-    errors = [(_path_of_title(it.title), it.trace) for it in ended if it.title]
+    errors = [(_parse_error_path(it.title), it.trace) for it in ended if it.title]
     workers = [it.worker for it in ended]
     started = [from_ms(it.started) for it in ended if it.started is not None]
     if last:
@@ -130,16 +130,16 @@ def result_of(task: AnyTask, row: Any, call: Any = None, *, begun: bool = False)
         workers.append(row.worker)
     if row.error:
         waited = row.reason == "cancelled" and row.started_at is None
-        errors.append((_CANCELLED if waited else _path_of_title(row.reason), row.error))
+        errors.append((_CANCELLED if waited else _parse_error_path(row.reason), row.error))
     finished = status in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
     result: AnyResult = JobResult(
-        task=as_called(task, row),
+        task=restore_task(task, row),
         id=row.result_id,
         status=status,
-        enqueued_at=local(row.created_at),
-        started_at=local(min(started)) if started else None,
-        finished_at=local(row.finished_at) if finished else None,
-        last_attempted_at=local(max(started)) if started else None,
+        enqueued_at=to_local(row.created_at),
+        started_at=to_local(min(started)) if started else None,
+        finished_at=to_local(row.finished_at) if finished else None,
+        last_attempted_at=to_local(max(started)) if started else None,
         args=call.get("args", []),
         kwargs=call.get("kwargs", {}),
         backend=row.backend,
@@ -150,7 +150,7 @@ def result_of(task: AnyTask, row: Any, call: Any = None, *, begun: bool = False)
     return result
 
 
-def _path_of_title(title: str) -> str:
+def _parse_error_path(title: str) -> str:
     """Return the class path of the error that a title or a reason names, as in Django's `TaskError`."""
     path = title.partition(": ")[0]
     own = _OWN_ERRORS.get(title.partition(" by ")[0])

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from .compat import AnyTask, InvalidTask, Task
-from .task_options import Retries, checked
+from .task_options import Retries, check_value
 
 if TYPE_CHECKING:
     from .results import JobResult
@@ -66,18 +66,18 @@ class DelayQTask(Task):  # type: ignore[type-arg]
         return list(backend.enqueue_many((self, args, kwargs) for args, kwargs in calls))
 
 
-def retries_of(task: Any) -> Retries:
+def get_retries(task: Any) -> Retries:
     """Return a task's own retry options, empty if its class is not ours; raise InvalidTask if a value is wrong."""
     if not isinstance(task, DelayQTask):
         return Retries()
     try:
         given = {name: getattr(task, name) for name in Retries._fields}
-        return Retries(**{name: checked(name, value) for name, value in given.items() if value is not None})
+        return Retries(**{name: check_value(name, value) for name, value in given.items() if value is not None})
     except ValueError as error:
         raise InvalidTask(str(error)) from None
 
 
-def unique_key_of(task: Any) -> str:
+def get_unique_key(task: Any) -> str:
     """Return a task's unique key, '' for none; raise InvalidTask if it or `unique_until` is not valid."""
     key, until = getattr(task, "unique_key", None), getattr(task, "unique_until", None)
     if until not in (None, "start", "end"):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from ..text import did_you_mean
+from ..text import suggest_name
 from . import registry
 from .compat import AnyTask, InvalidTask, InvalidTaskBackend, is_task
 
@@ -20,7 +20,7 @@ class Retries(NamedTuple):
     backoff: float | None = None
     timeout: float | None = None
 
-    def over(self, other: "Retries") -> "Retries":
+    def merge(self, other: "Retries") -> "Retries":
         """Return these, with the other's values where not set."""
         return Retries._make(theirs if mine is None else mine for mine, theirs in zip(self, other, strict=True))
 
@@ -38,10 +38,10 @@ class Options:
     timeout: float = 0.0
     tasks: Mapping[str, Retries] = field(default_factory=dict)
 
-    def retries_of(self, path: str) -> Retries:
+    def get_retries(self, path: str) -> Retries:
         """Return the defaults for a task whose call and decorator do not set them."""
         own = Retries(self.max_attempts, self.backoff, self.timeout)
-        return self.tasks[path].over(own) if path in self.tasks else own
+        return self.tasks[path].merge(own) if path in self.tasks else own
 
 
 def parse(alias: str, raw: Any) -> Options:
@@ -51,30 +51,30 @@ def parse(alias: str, raw: Any) -> Options:
 
 def _parse(where: str, raw: Any, known: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, value in _mapping(where, raw).items():
+    for name, value in _check_mapping(where, raw).items():
         if name not in known:
-            hint = did_you_mean(str(name), known)
+            hint = suggest_name(str(name), known)
             all_known = ", ".join(sorted(known))
             raise InvalidTaskBackend(f"{where} has an unknown option {name!r}.{hint} Known: {all_known}.")
         if name == "tasks":
             inner = f"{where}['tasks']"
-            tasks = _mapping(inner, value).items()
+            tasks = _check_mapping(inner, value).items()
             found[name] = {path: Retries(**_parse(f"{inner}[{path!r}]", item, Retries._fields)) for path, item in tasks}
             continue
         try:
-            found[name] = checked(name, value)
+            found[name] = check_value(name, value)
         except ValueError as error:
             raise InvalidTaskBackend(f"{where}: {error}") from None
     return found
 
 
-def _mapping(where: str, value: Any) -> Mapping[Any, Any]:
+def _check_mapping(where: str, value: Any) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
         raise InvalidTaskBackend(f"{where} must be a dict, not {type(value).__name__}.")
     return value
 
 
-def checked(name: str, value: Any) -> Any:
+def check_value(name: str, value: Any) -> Any:
     """Return the value of an option, durations in seconds; raise ValueError if it is not valid."""
     amount = value.total_seconds() if isinstance(value, timedelta) else value
     if name == "max_attempts":
@@ -91,7 +91,7 @@ def checked(name: str, value: Any) -> Any:
 NAMES = ("on_success", "on_failure")
 
 
-def path_of(name: str, value: object) -> str:
+def get_path(name: str, value: object) -> str:
     """Return the path of the task that an option names, '' for none; raise InvalidTask unless it is task or text."""
     if is_task(value):
         return str(value.module_path)
@@ -100,9 +100,9 @@ def path_of(name: str, value: object) -> str:
     return value or ""
 
 
-def callbacks_of(task: AnyTask) -> dict[str, str]:
+def get_callbacks(task: AnyTask) -> dict[str, str]:
     """Return the paths of on_success and on_failure, if set; raise InvalidTask, UnknownTask or InvalidArguments."""
-    paths = {name: path for name in NAMES if (path := path_of(name, getattr(task, name, None)))}
+    paths = {name: path for name in NAMES if (path := get_path(name, getattr(task, name, None)))}
     for path in set(paths.values()):
         registry.check_call(registry.get_task(path), ["id"], {})
     return paths

@@ -29,13 +29,13 @@ def is_on() -> bool:
     return conf.get_config().traces
 
 
-def tracer() -> Any:
+def get_tracer() -> Any:
     from opentelemetry import trace
 
     return trace.get_tracer("django_delayq")
 
 
-def carrier() -> dict[str, str]:
+def build_carrier() -> dict[str, str]:
     """Return the current span as W3C headers, without baggage; empty if there is none, or traces are off."""
     if not is_on():
         return {}
@@ -49,12 +49,12 @@ def carrier() -> dict[str, str]:
     return found
 
 
-def as_options() -> dict[str, Any] | None:
-    carried = carrier()
+def build_options() -> dict[str, Any] | None:
+    carried = build_carrier()
     return {"trace": carried} if carried else None
 
 
-def context_of(carried: Mapping[str, str]) -> Any:
+def read_context(carried: Mapping[str, str]) -> Any:
     """Return the carried context; an empty one if there was none, or it cannot be read."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -62,7 +62,7 @@ def context_of(carried: Mapping[str, str]) -> Any:
     return TraceContextTextMapPropagator().extract(carried, Context())
 
 
-def ids(span: Any = None) -> dict[str, str]:
+def get_ids(span: Any = None) -> dict[str, str]:
     """Return the ids of a span (default: the current one) for log lines; empty if there is none."""
     if span is None:
         if not is_on():
@@ -77,7 +77,7 @@ def ids(span: Any = None) -> dict[str, str]:
     return {}
 
 
-def within(span: Any) -> AbstractContextManager[Any]:
+def use_span(span: Any) -> AbstractContextManager[Any]:
     if span is None:
         return nullcontext()
     from opentelemetry import trace
@@ -108,8 +108,8 @@ def trace_enqueueing(enqueue: Callable[[], list[Any]]) -> list[Any]:
     attributes = {"messaging.system": SYSTEM, "messaging.operation.name": "send", "messaging.operation.type": "send"}
     span = None
     with TRACER:
-        span = tracer().start_span("send", kind=SpanKind.PRODUCER, attributes=attributes)
-    context = within(span)
+        span = get_tracer().start_span("send", kind=SpanKind.PRODUCER, attributes=attributes)
+    context = use_span(span)
     span = span or INVALID_SPAN
     try:
         with context:

@@ -43,7 +43,7 @@ def validate_call(args: Any, kwargs: Any) -> None:
         )
 
 
-def storable_json(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """Return JSON of any size, in UTF-8; raise InvalidArguments if not every database can store it."""
     _check_shape(value)
     return _encode_storable(value)

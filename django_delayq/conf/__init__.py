@@ -91,14 +91,14 @@ class Config:
     #: Shortest interval that a form accepts, in seconds.
     min_interval_seconds: float = 1
 
-    def days_kept(self, outcome: str) -> int | None:
+    def get_days_kept(self, outcome: str) -> int | None:
         days = self.history_days
         return days.get(outcome) if isinstance(days, Mapping) else days
 
-    def shard_count(self, queue: str) -> int:
+    def get_shard_count(self, queue: str) -> int:
         return self.shards if isinstance(self.shards, int) else self.shards.get(queue, 1)
 
-    def modules_of(self, app: AppConfig | None = None) -> Sequence[str]:
+    def get_modules(self, app: AppConfig | None = None) -> Sequence[str]:
         """Return the names of an app's task modules, or the default names without an app."""
         modules = self.task_modules
         if not isinstance(modules, Mapping):
@@ -108,16 +108,16 @@ class Config:
 
 
 def get_config() -> Config:
-    """Return the validated configuration, or raise ImproperlyConfigured. `mirror` is False if `why_no_redis()`."""
-    return _load_without_redis() if why_no_redis() else _load()
+    """Return the validated configuration, or raise ImproperlyConfigured. `mirror` is False if `explain_no_redis()`."""
+    return _load_without_redis() if explain_no_redis() else _load()
 
 
-def mirrors() -> bool:
+def can_mirror() -> bool:
     """Return whether the settings enable the sync. Tests do the part of it that is in the database."""
     return _load().mirror
 
 
-def why_no_redis() -> str:
+def explain_no_redis() -> str:
     """Return why this process sends nothing to Redis, '' if it may. Only this decides it. Translate it for display."""
     global _marked
     config, testing = _load(), ""
@@ -153,32 +153,32 @@ def without_redis() -> Iterator[None]:
 
 
 @lru_cache(maxsize=1)
-def use_tz() -> bool:
+def is_tz_on() -> bool:
     return bool(settings.USE_TZ)
 
 
-def project_timezone() -> str:
+def get_project_timezone() -> str:
     return str(settings.TIME_ZONE or "UTC")
 
 
-def mail_from() -> tuple[str, str]:
+def get_mail_from() -> tuple[str, str]:
     return str(settings.SERVER_EMAIL), str(settings.EMAIL_SUBJECT_PREFIX)
 
 
-def admins() -> list[str]:
+def list_admins() -> list[str]:
     """Return the addresses of ADMINS, which are pairs in Django 5.2."""
     return [each if isinstance(each, str) else each[1] for each in settings.ADMINS]
 
 
-def settings_module() -> str:
+def get_settings_module() -> str:
     return str(getattr(settings, "SETTINGS_MODULE", "") or "")
 
 
-def cache_aliases() -> list[str]:
+def list_cache_aliases() -> list[str]:
     return sorted(settings.CACHES)
 
 
-def silenced_checks() -> list[str]:
+def list_silenced_checks() -> list[str]:
     return list(settings.SILENCED_SYSTEM_CHECKS)
 
 
@@ -204,9 +204,9 @@ def _forget(*, setting: str, **kwargs: Any) -> None:
         _load.cache_clear()
         _load_without_redis.cache_clear()
         with suppress(ImproperlyConfigured):  # raised at the next use
-            why_no_redis()
+            explain_no_redis()
     elif setting == "USE_TZ":  # read several times per job
-        use_tz.cache_clear()
+        is_tz_on.cache_clear()
 
 
 setting_changed.connect(_forget, dispatch_uid="django_delayq.conf")

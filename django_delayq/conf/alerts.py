@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..text import did_you_mean
+from ..text import suggest_name
 from .rules import BOOLEAN, Rule, number, read_settings, setting, text, texts
 
 _PREFIX = "whsec_"
@@ -20,12 +20,12 @@ LONGEST = 500
 
 def _is_secret(value: Any) -> bool:
     try:
-        return value == "" or 24 <= len(secret_bytes(value)) <= 64
+        return value == "" or 24 <= len(decode_secret(value)) <= 64
     except (ValueError, AttributeError, TypeError):
         return False
 
 
-def secret_bytes(secret: str) -> bytes:
+def decode_secret(secret: str) -> bytes:
     """Return the key encoded in a text such as `whsec_…`; ValueError if it is not one."""
     if not secret.startswith(_PREFIX):
         raise ValueError(f"A secret begins with {_PREFIX}.")
@@ -43,10 +43,6 @@ _HOSTS = texts(
 _SECRET = Rule("whsec_ and the base64 of 24 to 64 bytes", _is_secret)
 
 
-def _is_plain(url: str) -> bool:
-    return url.isascii() and url.isprintable() and " " not in url and len(url) <= LONGEST
-
-
 def find_refusal(url: str, hosts: Collection[str]) -> str:
     """Return why nothing is sent to this address, '' if it is. Names the host, never the rest of the address."""
     try:
@@ -54,7 +50,7 @@ def find_refusal(url: str, hosts: Collection[str]) -> str:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         return "This is no address."
-    if not host or not _is_plain(url):
+    if not (host and url.isascii() and url.isprintable() and " " not in url and len(url) <= LONGEST):
         return f"This is no address such as https://example.com/path, of at most {LONGEST} plain characters."
     if "@" in parts.netloc or parts.fragment:
         return "An address has no user name, password or fragment here."
@@ -62,7 +58,7 @@ def find_refusal(url: str, hosts: Collection[str]) -> str:
     if listed not in hosts:
         known = ", ".join(hosts) or "nothing"
         return (
-            f"DELAYQ['ALERTS']['HOSTS'] does not list {listed!r}.{did_you_mean(listed, hosts)} It lists {known}. "
+            f"DELAYQ['ALERTS']['HOSTS'] does not list {listed!r}.{suggest_name(listed, hosts)} It lists {known}. "
             "A host is written with its port where the address has one."
         )
     if parts.scheme != "https" and not (parts.scheme == "http" and host in LOCAL):

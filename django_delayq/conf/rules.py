@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..text import HIDDEN, did_you_mean, looks_secret, redact_text
+from ..text import HIDDEN, is_secret_name, redact_text, suggest_name
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -21,7 +21,7 @@ class Rule(NamedTuple):
     def read(self, name: str, value: Any) -> Any:
         """Return the value, a list as a tuple; raise ImproperlyConfigured if it breaks the rule."""
         if not self.holds(value):
-            shown = HIDDEN if self.is_secret or looks_secret(name) else redact_text(repr(value))
+            shown = HIDDEN if self.is_secret or is_secret_name(name) else redact_text(repr(value))
             raise ImproperlyConfigured(f"{name} must be {self.wanted}, not {shown}.")
         return tuple(value) if isinstance(value, list) else value
 
@@ -37,7 +37,7 @@ def read_settings(settings: type, raw: Any, name: str) -> dict[str, Any]:
     readers = {item.name.upper(): item.metadata["read"] for item in fields(settings) if item.metadata}
     values: dict[str, Any] = {}
     problems = [
-        f"{name} has an unknown key {str(key)!r}.{did_you_mean(str(key).upper(), readers)}"
+        f"{name} has an unknown key {str(key)!r}.{suggest_name(str(key).upper(), readers)}"
         for key in raw
         if key not in readers
     ]

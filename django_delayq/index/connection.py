@@ -64,18 +64,18 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
     def connect(self, url: str) -> Any:
         with self._lock:
             if url not in self._clusters:
-                self._clusters[url] = self.cluster([url])
+                self._clusters[url] = self.build_client([url])
             return self._clusters[url]
 
     def disconnect(self, connection: Any) -> None:
         connection.disconnect_connection_pools()
 
-    def cluster(self, urls: Sequence[str], **kwargs: Any) -> Any:
+    def build_client(self, urls: Sequence[str], **kwargs: Any) -> Any:
         """Return a new client; `kwargs` override the alias' arguments. Queries a node for the slots."""
         self.check(urls)
         params = self.make_connection_params(urls[0])
         del params["url"], params["parser_class"]
-        parts = [_parts(url) for url in urls]
+        parts = [dict(parse_url(url)) for url in urls]  # type: ignore[no-untyped-call]
         nodes = [ClusterNode(each.get("host", "localhost"), each.get("port", 6379)) for each in parts]  # type: ignore[no-untyped-call]
         tls = {"ssl": True} if urls[0].startswith("rediss") else {}
         given = {key: value for key, value in parts[0].items() if key not in ("host", "port", "db", "connection_class")}
@@ -86,25 +86,21 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
         """Raise ImproperlyConfigured unless these addresses can be nodes of a cluster. Opens no connection."""
         for url in urls:
             parts = urlsplit(url)
-            if parts.scheme not in ("redis", "rediss") or _parts(url).get("db", 0) != 0:
+            if parts.scheme not in ("redis", "rediss") or parse_url(url).get("db", 0) != 0:  # type: ignore[no-untyped-call]
                 raise ImproperlyConfigured(
                     "Each node of a Redis Cluster is written as redis://host:6379 or rediss://host:6379, without a "
                     "database: a cluster has only number 0."
                 )
 
 
-def _parts(url: str) -> dict[str, Any]:
-    return dict(parse_url(url))  # type: ignore[no-untyped-call]
-
-
-def primaries(client: Any) -> list[dict[str, Any]]:
+def list_primaries(client: Any) -> list[dict[str, Any]]:
     """Return keyword arguments that direct a command to each primary; [{}] for a single server."""
     if not isinstance(client, RedisCluster):
         return [{}]
     return [{"target_nodes": node} for node in client.get_primaries()]  # type: ignore[no-untyped-call]
 
 
-def node_of(client: Any, key: str) -> dict[str, Any]:
+def find_node(client: Any, key: str) -> dict[str, Any]:
     """Return keyword arguments that direct a command to the node of a key; {} for a single server."""
     if not isinstance(client, RedisCluster):
         return {}
@@ -118,13 +114,13 @@ def close(client: Any) -> None:
         client.connection_pool.disconnect()
 
 
-def connector(*, timeout_seconds: float) -> Callable[[], Any]:
+def build_connector(*, timeout_seconds: float) -> Callable[[], Any]:
     """Return a factory of clients for the alias DELAYQ['REDIS']. Opens no connection.
 
     Raises BrokerUnavailable if this process does not use Redis, ImproperlyConfigured if the alias is not usable.
     """
     if not conf.get_config().mirror:
-        raise BrokerUnavailable(f"Nothing is sent to Redis. {conf.why_no_redis()}.")
+        raise BrokerUnavailable(f"Nothing is sent to Redis. {conf.explain_no_redis()}.")
     alias, timeouts = conf.get_config().redis, ("socket_timeout", "socket_connect_timeout")
     # see Note [Own pool, own timeouts, no retries]
     own = {**dict.fromkeys(timeouts, timeout_seconds), "retry": Retry(NoBackoff(), 0), "decode_responses": False}
@@ -134,7 +130,7 @@ def connector(*, timeout_seconds: float) -> Callable[[], Any]:
         factory, urls, options = ours.connection_factory, list(ours._server), dict(ours._options)
         if isinstance(factory, ClusterConnectionFactory):
             factory.check(urls)
-            return partial(factory.cluster, urls, **own, **NO_RETRIES)
+            return partial(factory.build_client, urls, **own, **NO_RETRIES)
         if "SENTINELS" in options:  # else a dead sentinel would block its client
             options["SENTINEL_KWARGS"] = {**own, **(options.get("SENTINEL_KWARGS") or {})}
         factory = type(factory)(options)
@@ -149,7 +145,7 @@ def connector(*, timeout_seconds: float) -> Callable[[], Any]:
         ) from None
     except InvalidCacheBackendError:
         raise ImproperlyConfigured(
-            f"DELAYQ['REDIS'] is {alias!r}, but CACHES has no such alias ({', '.join(conf.cache_aliases())}). "
+            f"DELAYQ['REDIS'] is {alias!r}, but CACHES has no such alias ({', '.join(conf.list_cache_aliases())}). "
             "Add one with the BACKEND 'django_redis.cache.RedisCache'."
         ) from None
     except (NotImplementedError, AttributeError):
@@ -160,12 +156,12 @@ def connector(*, timeout_seconds: float) -> Callable[[], Any]:
 
 
 def is_cluster() -> bool:
-    return isinstance(_client().connection_factory, ClusterConnectionFactory)
+    return isinstance(_get_client().connection_factory, ClusterConnectionFactory)
 
 
-def ignores_sentinels() -> bool:
+def has_ignored_sentinels() -> bool:
     """Return whether our alias has SENTINELS, but a connection factory that ignores them."""
-    client = _client()
+    client = _get_client()
     ours = type(client.connection_factory) in (ConnectionFactory, ClusterConnectionFactory)
     return ours and bool(client._options.get("SENTINELS"))
 
@@ -173,16 +169,16 @@ def ignores_sentinels() -> bool:
 def find_sharing() -> list[str]:
     """Return the other aliases in the database of ours: their clear() would delete our keys."""
     own = conf.get_config().redis
-    database = _databases(own)
-    return [name for name in conf.cache_aliases() if name != own and database & _databases(name)]
+    database = _list_databases(own)
+    return [name for name in conf.list_cache_aliases() if name != own and database & _list_databases(name)]
 
 
-def _client() -> Any:
+def _get_client() -> Any:
     cache: Any = caches[conf.get_config().redis]
     return cache.client
 
 
-def _databases(alias: str) -> set[tuple[object, ...]]:
+def _list_databases(alias: str) -> set[tuple[object, ...]]:
     found: set[tuple[object, ...]] = set()
     with suppress(Exception):  # another alias may be broken in any way: Django reports it on use
         cache: Any = caches[alias]
@@ -213,7 +209,7 @@ def raise_translated(error: Exception) -> NoReturn:
     text, by_cluster = str(error), isinstance(error, errors.RedisClusterException)
     if isinstance(error.__cause__ if by_cluster else error, errors.AuthenticationError):
         raise BrokerError(f"Redis refused the login: {text}. Check the URL in CACHES.") from error
-    if by_cluster and (refusal := _refusal(error)):
+    if by_cluster and (refusal := _find_refusal(error)):
         what = f"{refusal}. SECURITY.md lists what a cluster's user needs."
         raise BrokerError(f"Redis answered with an error: {what}") from error
     if by_cluster and "not enabled" in text:
@@ -237,7 +233,7 @@ def is_refusal(error: BrokerError) -> bool:
     return isinstance(error.__cause__, errors.ResponseError) and not isinstance(error, BrokerUnavailable)
 
 
-def _refusal(error: BaseException) -> BaseException | None:
+def _find_refusal(error: BaseException) -> BaseException | None:
     """Return the NoPermissionError behind this error: redis-py reports it as a server without cluster support."""
     link: BaseException | None = error
     while link is not None and not isinstance(link, errors.NoPermissionError):

@@ -15,7 +15,7 @@ from . import keys
 from .broker import Broker
 from .connection import DamagedKeys
 from .keys import Shard
-from .scripts import number, text
+from .scripts import decode_text, parse_number
 
 #: Upper bounds of the buckets of all histograms, in ms; one more bucket is unbounded.
 BOUNDS_MS = (
@@ -54,7 +54,7 @@ class Counts(dict[Key, Tally]):
     #: By queue or task name: when this worker last knew it as paused.
     paused_at: Mapping[str, datetime] = {}
 
-    def able_since(self, queue: str, task: str) -> datetime:
+    def get_able_since(self, queue: str, task: str) -> datetime:
         """Return the instant since which the worker could execute this task of this queue."""
         return max(self.since, *(self.paused_at.get(name, self.since) for name in (queue, task)))
 
@@ -83,7 +83,7 @@ def add_up(tally: Tally, more: Mapping[str, int]) -> None:
         tally[name] = tally.get(name, 0) + count
 
 
-def by_queue(counts: Counts) -> dict[tuple[str, str], Tally]:
+def sum_by_queue(counts: Counts) -> dict[tuple[str, str], Tally]:
     """Return the sums over all tasks, by (queue, kind)."""
     sums: dict[tuple[str, str], Tally] = {}
     for (kind, queue, _), tally in counts.items():
@@ -91,12 +91,12 @@ def by_queue(counts: Counts) -> dict[tuple[str, str], Tally]:
     return sums
 
 
-def outcomes(tally: Mapping[str, int]) -> dict[str, int]:
+def select_outcomes(tally: Mapping[str, int]) -> dict[str, int]:
     """Return the outcomes alone; those that were skipped are `skipped:<reason>`."""
     return {name: count for name, count in tally.items() if not name.startswith(("latency:", "ran:"))}
 
 
-def percentile(tally: Mapping[str, int], buckets: tuple[str, ...], share: float) -> float | None:
+def compute_percentile(tally: Mapping[str, int], buckets: tuple[str, ...], share: float) -> float | None:
     """Return the seconds, up to twice the true value, within which this share waited (LATENCY) or ran (RAN)."""
     wanted = share * sum(tally.get(name, 0) for name in buckets)
     if not wanted:
@@ -108,7 +108,7 @@ def percentile(tally: Mapping[str, int], buckets: tuple[str, ...], share: float)
     return _BOUNDS[-1]
 
 
-def field_of(kind: str, name: str, task: str) -> str:
+def format_field(kind: str, name: str, task: str) -> str:
     return f"{kind} {name} {task}"
 
 
@@ -140,34 +140,35 @@ class MinuteCounts:
 
     def add(self, queue: str, minute: int, tallies: list[tuple[Key, Tally]]) -> None:
         """Add to a minute. After a `BrokerError` it may have been counted; a repetition may then count twice."""
-        name, minutes = self._name(queue, minute), self._name(queue, "minutes")
+        name, minutes = self._build_key(queue, minute), self._build_key(queue, "minutes")
         commands = [methodcaller("zadd", minutes, {minute: minute}), methodcaller("pexpire", minutes, KEPT_MS)]
         for (kind, _, task), tally in tallies:
-            commands += [methodcaller("hincrby", name, field_of(kind, word, task), n) for word, n in tally.items()]
+            commands += [methodcaller("hincrby", name, format_field(kind, word, task), n) for word, n in tally.items()]
         try:
             self.broker.ask_all([*commands, methodcaller("pexpire", name, KEPT_MS)])
         except DamagedKeys:  # another program wrote them
             self.broker.ask("unlink", name, minutes)
             raise
 
-    def minutes(self, queue: str, first: int, last: int) -> list[int]:
+    def list_minutes(self, queue: str, first: int, last: int) -> list[int]:
         """Return the minutes from `first` to `last` that have counts, oldest first."""
         try:
-            found = self.broker.ask("zrangebyscore", self._name(queue, "minutes"), first, last)
+            found = self.broker.ask("zrangebyscore", self._build_key(queue, "minutes"), first, last)
         except DamagedKeys:
             return []  # the next `add` repairs it
-        return [minute for each in found if (minute := number(text(each))) is not None and first <= minute <= last]
+        numbers = [parse_number(decode_text(each)) for each in found]
+        return [minute for minute in numbers if minute is not None and first <= minute <= last]
 
     def read(self, queue: str, minute: int) -> Counts:
         try:
-            found = self.broker.ask("hgetall", self._name(queue, minute))
+            found = self.broker.ask("hgetall", self._build_key(queue, minute))
         except DamagedKeys:
             return Counts()
-        return decode(queue, {text(field): text(value) for field, value in found.items()})
+        return decode(queue, {decode_text(field): decode_text(value) for field, value in found.items()})
 
     def forget(self, queue: str, minute: int) -> None:
-        self.broker.ask("unlink", self._name(queue, minute))
-        self.broker.ask("zrem", self._name(queue, "minutes"), minute)
+        self.broker.ask("unlink", self._build_key(queue, minute))
+        self.broker.ask("zrem", self._build_key(queue, "minutes"), minute)
 
-    def _name(self, queue: str, what: str | int) -> str:
-        return keys.counts_key(self.broker.config.prefix, Shard(queue, 0), what)
+    def _build_key(self, queue: str, what: str | int) -> str:
+        return keys.build_counts_key(self.broker.config.prefix, Shard(queue, 0), what)

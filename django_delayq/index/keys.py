@@ -35,29 +35,29 @@ class Shard(NamedTuple):
         return f"{self.queue}:{self.number}"
 
 
-def all_keys(prefix: str, shard: Shard, worker: str = "-") -> dict[str, str]:
+def build_keys(prefix: str, shard: Shard, worker: str = "-") -> dict[str, str]:
     """Return every key of a shard by its part, in the order of PARTS, without counts."""
     tag = f"{{{prefix}:{shard}}}"
     return {part: f"{tag}:{part}:{worker}" if part == OF_A_WORKER else f"{tag}:{part}" for part in PARTS}
 
 
 @lru_cache(maxsize=8192)
-def sent_keys(prefix: str, shard: Shard, worker: str) -> tuple[bytes, ...]:
+def encode_keys(prefix: str, shard: Shard, worker: str) -> tuple[bytes, ...]:
     """Return the same keys in bytes, which redis-py does not have to encode with each call."""
-    return tuple(name.encode() for name in all_keys(prefix, shard, worker).values())
+    return tuple(name.encode() for name in build_keys(prefix, shard, worker).values())
 
 
-def counts_key(prefix: str, shard: Shard, what: str | int) -> str:
+def build_counts_key(prefix: str, shard: Shard, what: str | int) -> str:
     """HASH, expires: the counts of a minute; ZSET `minutes`: which minutes."""
     return f"{{{prefix}:{shard}}}:counts:{what}"
 
 
-def wake_channel(prefix: str) -> str:
+def build_wake_channel(prefix: str) -> str:
     """PUBSUB: '<queue>:<shard> <ms>', an earlier head appeared."""
     return f"{prefix}:wake"
 
 
-def prefix_keys(prefix: str) -> dict[str, str]:
+def list_prefix_keys(prefix: str) -> dict[str, str]:
     return {f"{prefix}:{name}": kind for name, kind in OF_THE_PREFIX.items()}
 
 
@@ -65,7 +65,7 @@ def is_own(prefix: str, key: str) -> bool:
     """Return whether a key belongs to this prefix, and not to a longer one."""
     parts = "|".join(part for part in PARTS if part != OF_A_WORKER)
     of_a_shard = rf"\{{{re.escape(prefix)}:[A-Za-z0-9_.-]{{1,64}}:[0-9]+\}}:(?:{parts}|(?:{OF_A_WORKER}|counts):.*)"
-    return key in prefix_keys(prefix) or re.fullmatch(of_a_shard, key, re.DOTALL) is not None
+    return key in list_prefix_keys(prefix) or re.fullmatch(of_a_shard, key, re.DOTALL) is not None
 
 
 #: Prefix of the epoch of a shard that is being built.
@@ -124,7 +124,7 @@ class Settled(NamedTuple):
     replies: list[int]
 
 
-class Definition(NamedTuple):
+class EntryDefinition(NamedTuple):
     """A schedule or a row to mirror. `wake_ms` 0 means now. `expected`: a newer generation in Redis to overwrite."""
 
     member: str
@@ -164,7 +164,7 @@ class Stats:
     jobs_due: int = 0
 
 
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Return the items by key, in their original sequence."""
     groups: dict[Key, list[Item]] = {}
     for item in items:

@@ -16,7 +16,7 @@ from .. import conf
 from ..exceptions import BrokerError
 from . import keys
 from .broker import EXACT, Broker
-from .connection import is_refusal, node_of, primaries, translated
+from .connection import find_node, is_refusal, list_primaries, translated
 from .keys import Shard
 
 logger = logging.getLogger("django_delayq.worker")
@@ -72,7 +72,7 @@ def examine(broker: Broker, logged: set[str]) -> None:
         if finding.level == "E":
             raise UnfitServer(str(finding))
     for finding in found:
-        if finding.id not in logged and finding.id not in conf.silenced_checks():
+        if finding.id not in logged and finding.id not in conf.list_silenced_checks():
             logger.warning("%s (%s)", finding, finding.id)
         logged.add(finding.id)
 
@@ -80,14 +80,14 @@ def examine(broker: Broker, logged: set[str]) -> None:
 def look(broker: Broker) -> list[Look]:
     """Examine each server: INFO, TIME and one script. Leaves nothing behind; raises what `examine` does."""
     with translated():
-        due = {shard: keys.all_keys(broker.config.prefix, shard)["due"] for shard in reversed(broker.shards())}
-        shards = {_name(node_of(broker.client, key)): shard for shard, key in due.items()}
-        targets = primaries(broker.client)
-    return [_look(broker, target, shards.get(_name(target))) for target in targets]
+        due = {shard: keys.build_keys(broker.config.prefix, shard)["due"] for shard in reversed(broker.list_shards())}
+        shards = {_get_name(find_node(broker.client, key)): shard for shard, key in due.items()}
+        targets = list_primaries(broker.client)
+    return [_look(broker, target, shards.get(_get_name(target))) for target in targets]
 
 
 def _look(broker: Broker, target: Mapping[str, Any], shard: Shard | None) -> Look:
-    name, about = _name(target), broker.info_of("default", target)
+    name, about = _get_name(target), broker.read_node_info("default", target)
     try:
         fault = "" if shard is None else _find_fault(broker, shard)
         begin = time.time()
@@ -101,15 +101,15 @@ def _look(broker: Broker, target: Mapping[str, Any], shard: Shard | None) -> Loo
     return Look(name, about, fault, (clock - end, clock - begin))
 
 
-def _name(target: Mapping[str, Any]) -> str:
+def _get_name(target: Mapping[str, Any]) -> str:
     return str(target["target_nodes"].name) if target else ""
 
 
 def _find_fault(broker: Broker, shard: Shard) -> str:
     """Try what the scripts need, on a temporary key. Publishes a hint that workers ignore."""
     words = {
-        "KEY": keys.all_keys(broker.config.prefix, shard, "probe")["journal"],
-        "CHANNEL": keys.wake_channel(broker.config.prefix),
+        "KEY": keys.build_keys(broker.config.prefix, shard, "probe")["journal"],
+        "CHANNEL": keys.build_wake_channel(broker.config.prefix),
         "N": str(EXACT),
     }
     number, *replies = broker.probe(shard, [[words.get(word, word) for word in line.split()] for line in TRIED])

@@ -51,7 +51,7 @@ def _execute(client: Any, requests: Sequence[Sequence[Argument]]) -> list[Any]:
     is_pipeline = len(requests) > 1 and not isinstance(client, RedisCluster)  # which refuses EVALSHA in pipelines
     target, replies = client.pipeline(transaction=False) if is_pipeline else client, []
     for command, *values in requests:
-        sent = [wire(item) if isinstance(item, str) else item for item in values]
+        sent = [encode_text(item) if isinstance(item, str) else item for item in values]
         try:
             replies.append(target.execute_command(command, *sent))
         except errors.NoScriptError as error:
@@ -59,12 +59,12 @@ def _execute(client: Any, requests: Sequence[Sequence[Argument]]) -> list[Any]:
     return list(target.execute(raise_on_error=False)) if is_pipeline else replies
 
 
-def text(value: Any) -> str:
-    """Decode a reply, bytes or str. Invalid bytes become surrogates, which `wire` turns back."""
+def decode_text(value: Any) -> str:
+    """Decode a reply, bytes or str. Invalid bytes become surrogates, which `encode_text` turns back."""
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 
 
-def wire(member: str) -> bytes:
+def encode_text(member: str) -> bytes:
     return member.encode("utf-8", "surrogateescape")
 
 
@@ -72,7 +72,7 @@ def wire(member: str) -> bytes:
 packed = json.JSONEncoder(ensure_ascii=False).encode
 
 
-def number(value: Any, most: int = 2**53 - 1) -> int | None:
+def parse_number(value: Any, most: int = 2**53 - 1) -> int | None:
     """Return an integer from 0 to `most`, None for nothing or garbage: what Lua's `whole` accepts."""
     try:
         found = int(float(value))
@@ -83,14 +83,14 @@ def number(value: Any, most: int = 2**53 - 1) -> int | None:
 
 def read_claim(reply: Any, worker: str) -> Claim:
     """Parse the reply of claim.lua, in which garbage is ''. See Note [One text] in `lua/_prelude.lua`."""
-    now, head, epoch, fence, *rest = json.loads(text(reply))
+    now, head, epoch, fence, *rest = json.loads(decode_text(reply))
     entries = []
     for at in range(0, len(rest), 5):
         member, point, generation, attempts, lapsed = rest[at : at + 5]
         point_ms = int(point) if point and int(point) <= LAST_MS else None
         known = int(generation) if generation else None
         claimed, dot, _ = lapsed.partition(".")  # the fence of the lease that ran out, if known
-        lapsed_ms = number(claimed) or None if dot else None
+        lapsed_ms = parse_number(claimed) or None if dot else None
         entries.append(Entry(member, point_ms, known, int(attempts or 0), lapsed != "0", lapsed_ms))
     return Claim(int(now), int(head) if head else None, epoch or None, fence, f"{fence} {worker}", tuple(entries))
 
@@ -99,7 +99,7 @@ def read_hint(message: str) -> tuple[Shard, int] | None:
     """Parse a hint, '<queue>:<shard> <ms>'."""
     head, _, score = message.partition(" ")
     queue, _, digits = head.rpartition(":")
-    when = number(score)
+    when = parse_number(score)
     known = queue and digits.isascii() and digits.isdigit() and len(digits) < 10
     return (Shard(queue, int(digits)), when) if known and when is not None else None
 
@@ -110,6 +110,6 @@ def read_view(scores: Sequence[Any], point: Any, generation: Any, lease: Any, at
     score = jobs if points is None else points
     if score is None and (ready is not None or jobs_ready is not None):
         score = 0
-    read = number(point, LAST_MS), number(score), number(generation)
+    read = parse_number(point, LAST_MS), parse_number(score), parse_number(generation)
     garbage = any(new is None and old is not None for new, old in zip(read, (point, score, generation), strict=True))
     return EntryView(*read, lease is not None, attempts is not None, garbage)

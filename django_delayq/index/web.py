@@ -31,7 +31,7 @@ def ask(what: Callable[[Broker], Answer]) -> Answer:
     """Call `what` with this process' broker; raises `RedisSkipped`, and what `Broker` does."""
     global _broker
     if not conf.get_config().mirror:
-        raise RedisSkipped(f"Redis is not asked. {conf.why_no_redis()}.")
+        raise RedisSkipped(f"Redis is not asked. {conf.explain_no_redis()}.")
     with _lock:
         if time.monotonic() < _broken_until:
             raise RedisSkipped("Redis did not answer a moment ago; the next try is in a few seconds.")

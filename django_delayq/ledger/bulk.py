@@ -33,7 +33,7 @@ class MissingTables(DelayQError):
     """The database does not have our tables yet: `manage.py migrate` creates them."""
 
 
-def _among(field: Any, connection: BaseDatabaseWrapper) -> str:
+def _build_condition(field: Any, connection: BaseDatabaseWrapper) -> str:
     """Return PostgreSQL's condition that a column is in a list, which is one parameter. See Note [By the index]."""
     return f"= ANY(ARRAY(SELECT json_array_elements_text(%s)::{field.rel_db_type(connection)}))"
 
@@ -48,7 +48,9 @@ class Reader:
         sql, self._parameters = compiler.as_sql()
         columns = [column for column, _, _ in compiler.select]
         self._converters = [
-            (index, convert) for index, column in enumerate(columns) if (convert := _reading(column, connection))
+            (index, convert)
+            for index, column in enumerate(columns)
+            if (convert := _find_read_converter(column, connection))
         ]
         self._in_c = _has_psycopg(connection)
         # A sign before a column hides its type from Python's sqlite3 module, whose converters are slow.
@@ -58,7 +60,7 @@ class Reader:
         quoted = connection.ops.quote_name
         field: Any = model._meta.get_field(key)
         self._key = f"{quoted(model._meta.db_table)}.{quoted(field.column)}"
-        self._among = _among(field, connection)
+        self._among = _build_condition(field, connection)
         self._end = f" ORDER BY {self._key}"
         if lock and connection.features.has_select_for_update:
             skip = connection.features.has_select_for_update_skip_locked
@@ -86,10 +88,10 @@ class Reader:
                 cursor.cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
             cursor.execute(f"{self._sql} WHERE {among}{where}{self._end}", [*self._parameters, *values])
             rows = cursor.fetchall()
-        return [_converted(row, self._converters) for row in rows]
+        return [_convert_row(row, self._converters) for row in rows]
 
 
-def _converted(row: Sequence[Any], converters: Sequence[tuple[int, Convert]]) -> list[Any]:
+def _convert_row(row: Sequence[Any], converters: Sequence[tuple[int, Convert]]) -> list[Any]:
     values = list(row)
     for index, convert in converters:
         value = values[index]
@@ -98,12 +100,12 @@ def _converted(row: Sequence[Any], converters: Sequence[tuple[int, Convert]]) ->
     return values
 
 
-def _reading(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
+def _find_read_converter(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
     field = column.output_field
     if isinstance(field, JSONField) and not connection.ops.get_db_converters(column):
         return lambda text: [] if text == "[]" else {} if text == "{}" else json.loads(text)
-    if isinstance(field, DateTimeField) and _naive_utc(connection):
-        return _instant_of
+    if isinstance(field, DateTimeField) and _has_naive_utc(connection):
+        return _parse_instant
     if isinstance(field, DateTimeField) and _has_psycopg(connection):
         return None if connection.timezone_name == "UTC" else lambda instant: instant.astimezone(UTC)
     if isinstance(field, BooleanField) and connection.vendor == "sqlite":
@@ -116,7 +118,7 @@ def _reading(column: Any, connection: BaseDatabaseWrapper) -> Convert | None:
     return lambda value: reduce(lambda found, step: step(found, column, connection), converters, value)
 
 
-def _instant_of(text: str) -> datetime | None:
+def _parse_instant(text: str) -> datetime | None:
     """Parse a text without a time zone as UTC; also accept other formats, as users' own SQL may write them."""
     try:
         instant = datetime.fromisoformat(f"{text}+00:00")  # ten times as fast as adding the zone afterwards
@@ -125,7 +127,7 @@ def _instant_of(text: str) -> datetime | None:
     return instant if instant is None or instant.tzinfo is not None else instant.replace(tzinfo=UTC)
 
 
-def _naive_utc(connection: BaseDatabaseWrapper) -> bool:
+def _has_naive_utc(connection: BaseDatabaseWrapper) -> bool:
     return connection.vendor == "sqlite" and connection.timezone in (None, UTC)
 
 
@@ -142,21 +144,23 @@ class Writer:
         by_name: dict[str, Any] = {field.attname: field for field in model._meta.concrete_fields}
         fields, quoted = [by_name[name] for name in names], connection.ops.quote_name
         self._columns = [quoted(field.column) for field in fields]
-        self._among = _among(fields[0], connection)
+        self._among = _build_condition(fields[0], connection)
         self._table, self._pk = quoted(model._meta.db_table), quoted(str(model._meta.pk.column))
-        self._writing = [(i, write) for i, field in enumerate(fields) if (write := _writing(field, connection))]
+        self._writing = [
+            (i, write) for i, field in enumerate(fields) if (write := _find_write_converter(field, connection))
+        ]
         # PostgreSQL receives many rows as JSON, but one row as values: planning that takes half the time.
         as_text: dict[int, Convert] = {i: json.dumps for i, field in enumerate(fields) if isinstance(field, JSONField)}
         self._writing_one = list((dict(self._writing) | as_text).items())
         columns = ", ".join(self._columns)
         self._into = f"INSERT INTO {self._table} ({columns})"
         self._one = f"{self._into} VALUES ({', '.join(['%s'] * len(fields))})"
-        values = ", ".join(_element(at, field, connection) for at, field in enumerate(fields))
+        values = ", ".join(_build_element(at, field, connection) for at, field in enumerate(fields))
         self._records = f"(SELECT {values} FROM jsonb_array_elements(%s::jsonb) v) x({columns})"  # noqa: S608
 
     def insert(self, rows: Iterable[Sequence[Any]], *, over: Sequence[str] = ()) -> list[int]:
         """Insert rows, all or none; return their keys. With `over`, overwrite these columns of existing rows."""
-        written, connection = [_converted(row, self._writing) for row in rows], connections[self._using]
+        written, connection = [_convert_row(row, self._writing) for row in rows], connections[self._using]
         end = ", ".join(f"{name} = EXCLUDED.{name}" for name in map(connection.ops.quote_name, over))
         end = f" ON CONFLICT ({self._pk}) DO UPDATE SET {end}" if over else ""
         with connection.cursor() as cursor:
@@ -176,15 +180,15 @@ class Writer:
             sql += f" ON CONFLICT ({connection.ops.quote_name(unless_there)}) DO NOTHING"
         with connection.cursor() as cursor:
             if connection.vendor == "postgresql":
-                cursor.execute(f"{sql} RETURNING {self._pk}", _converted(row, self._writing_one))
+                cursor.execute(f"{sql} RETURNING {self._pk}", _convert_row(row, self._writing_one))
                 found = cursor.fetchone()
                 return 0 if found is None else int(found[0])
-            cursor.execute(sql, _converted(row, self._writing_one))
+            cursor.execute(sql, _convert_row(row, self._writing_one))
             return int(cursor.lastrowid or 0) if cursor.rowcount else 0
 
     def update(self, rows: Iterable[Sequence[Any]]) -> None:
         """Update rows: the first column is the key, the others are written."""
-        written = [_converted(row, self._writing) for row in rows]
+        written = [_convert_row(row, self._writing) for row in rows]
         if not written:
             return
         key, *others = self._columns
@@ -203,22 +207,22 @@ class Writer:
 _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def _element(at: int, field: Any, connection: BaseDatabaseWrapper) -> str:
+def _build_element(at: int, field: Any, connection: BaseDatabaseWrapper) -> str:
     """Return PostgreSQL's SQL of a value in a JSON row. The cast omits the length, which would truncate silently."""
     if isinstance(field, JSONField):
         return f"NULLIF(v->{at}, 'null')"
     return f"(v->>{at})::{field.rel_db_type(connection).partition('(')[0]}"
 
 
-def _writing(field: Any, connection: BaseDatabaseWrapper) -> Convert | None:
+def _find_write_converter(field: Any, connection: BaseDatabaseWrapper) -> Convert | None:
     postgresql = connection.vendor == "postgresql"
     if isinstance(field, JSONField):
         return None if postgresql else json.dumps
     if isinstance(field, DateTimeField):
         if postgresql:
             return _iso_of
-        if _naive_utc(connection):
-            return _text_of
+        if _has_naive_utc(connection):
+            return _format_instant
         return lambda instant: field.get_db_prep_save(instant, connection)
     return None
 
@@ -227,7 +231,7 @@ _iso_of = lru_cache(maxsize=1000)(datetime.isoformat)  # instants repeat within 
 
 
 @lru_cache(maxsize=1000)
-def _text_of(instant: datetime) -> str:
+def _format_instant(instant: datetime) -> str:
     instant = instant.astimezone(UTC)
     return datetime.combine(instant, instant.time()).isoformat(" ")  # three times as fast as removing the zone
 
@@ -249,14 +253,14 @@ def writing(using: str) -> Iterator[None]:
         yield
 
 
-def database() -> str:
+def get_database() -> str:
     """Return the alias of the database that holds schedules, states and runs."""
     return router.db_for_write(Schedule)
 
 
 def check_tables() -> None:
     """Raise `MissingTables`, which says what to do, if the migrations were not run."""
-    using = database()
+    using = get_database()
     if Schedule._meta.db_table not in connections[using].introspection.table_names():
         raise MissingTables(f"The database {using!r} has no tables of django_delayq. Run: manage.py migrate")
 
@@ -267,7 +271,7 @@ WANTED = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGM
 _WAL = re.compile(r"journal_mode\s*[=(]\s*['\"]?wal", re.IGNORECASE)
 
 
-def lacking(connection: BaseDatabaseWrapper) -> list[str]:
+def list_missing_options(connection: BaseDatabaseWrapper) -> list[str]:
     """Return what the OPTIONS of this database lack; an empty list if it is not an SQLite file."""
     name, options = str(connection.settings_dict["NAME"]), connection.settings_dict.get("OPTIONS") or {}
     if connection.vendor != "sqlite" or ":memory:" in name or "mode=memory" in name:
@@ -285,7 +289,7 @@ def lacking(connection: BaseDatabaseWrapper) -> list[str]:
 
 def prepare(connection: BaseDatabaseWrapper) -> None:
     """Set missing OPTIONS in this process, at its start. The file keeps the WAL mode."""
-    if lacking(connection):
+    if list_missing_options(connection):
         connection.settings_dict["OPTIONS"] = WANTED | (connection.settings_dict.get("OPTIONS") or {})
         connection.close()
 

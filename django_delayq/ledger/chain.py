@@ -10,24 +10,24 @@ from datetime import datetime
 from ..exceptions import InvalidRecurrence
 from ..models import Condition, Origin, Schedule, ScheduleState, Status
 from ..models.run import OPEN
-from ..recurrence import from_ms, to_ms, wake_at
-from ..recurrence.point import micros
+from ..recurrence import compute_wake, from_ms, to_ms
+from ..recurrence.point import to_micros
 from ..recurrence.policy import MISSED, OVERLAP
 from .rows import AnyRun, AnySchedule, AnyState, RunRow, ScheduleRow, StateRow
 
 
-def member_of(schedule_pk: int) -> str:
+def format_member(schedule_pk: int) -> str:
     return f"s{schedule_pk}"
 
 
-def member_of_run(run: AnyRun) -> str:
+def format_run_member(run: AnyRun) -> str:
     """Return the member of a row: `j<pk>` for jobs and backfills, else `r<pk>`. See `_prelude.lua`, Note [Lanes]."""
     return f"{'j' if run.origin in (Origin.JOB, Origin.BACKFILL) else 'r'}{run.pk}"
 
 
-def generation_of_run(run: AnyRun) -> int:
+def get_run_generation(run: AnyRun) -> int:
     """Return the creation time in µs since the epoch, plus 1 for each retry: others may have had its primary key."""
-    return micros(run.created_at) + (run.generation if run.token else 0)
+    return to_micros(run.created_at) + (run.generation if run.token else 0)
 
 
 def parse_member(member: str) -> tuple[str, int] | None:
@@ -38,7 +38,7 @@ def parse_member(member: str) -> tuple[str, int] | None:
     return "s" if kind == "s" else "r", int(number)
 
 
-def state_of(schedule: AnySchedule) -> AnyState:
+def get_state(schedule: AnySchedule) -> AnyState:
     """Return the schedule's state, or a blank unsaved one."""
     try:
         return schedule.state
@@ -48,11 +48,11 @@ def state_of(schedule: AnySchedule) -> AnyState:
         return blank
 
 
-def next_point(schedule: AnySchedule, state: AnyState) -> datetime | None:
+def find_next_point(schedule: AnySchedule, state: AnyState) -> datetime | None:
     """Return the first undecided point, in whole ms, or None. `InvalidRecurrence`: the row has no usable recurrence."""
     if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
         return None
-    rule, base = schedule.rule_and_base(state)
+    rule, base = schedule.get_rule_and_base(state)
     if schedule.overlap not in OVERLAP or schedule.missed not in MISSED:
         schedule.policies  # noqa: B018 - raises, and names the one that is not known
     try:
@@ -62,13 +62,13 @@ def next_point(schedule: AnySchedule, state: AnyState) -> datetime | None:
         if point.microsecond % 1000:
             point = from_ms(to_ms(point))
         if schedule.jitter:
-            wake_of(schedule, point)
+            find_wake(schedule, point)
     except OverflowError:
         raise InvalidRecurrence("The next due point, with its jitter, lies beyond the calendar.") from None
     return point
 
 
-def left_undecided(schedule: AnySchedule, state: AnyState) -> datetime | None:
+def find_undecided(schedule: AnySchedule, state: AnyState) -> datetime | None:
     """Return the first point that definitions before the last edit left undecided, as the edit noted it (rule R8)."""
     due = state.next_due_at
     if due is None or not schedule.created_at < due <= schedule.effective_from:
@@ -76,9 +76,9 @@ def left_undecided(schedule: AnySchedule, state: AnyState) -> datetime | None:
     return due if state.last_due_at is None or due > state.last_due_at else None
 
 
-def wake_of(schedule: AnySchedule, point: datetime) -> datetime:
+def find_wake(schedule: AnySchedule, point: datetime) -> datetime:
     """Return when a point is to be claimed, with its jitter."""
-    return wake_at(point, schedule.jitter, schedule.name)
+    return compute_wake(point, schedule.jitter, schedule.name)
 
 
 def advance(state: StateRow, run: RunRow) -> bool:
@@ -114,7 +114,7 @@ def settle_state(schedule: ScheduleRow, state: StateRow) -> datetime | None:
     if not schedule.enabled:
         return None
     try:
-        state.next_due_at = point = next_point(schedule, state)
+        state.next_due_at = point = find_next_point(schedule, state)
     except InvalidRecurrence as error:
         state.condition, state.condition_reason = Condition.BROKEN, str(error)[:500]
         return None

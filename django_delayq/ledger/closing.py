@@ -8,16 +8,16 @@ from django.db import IntegrityError, transaction
 from ..models import Run, Status
 from ..models.run import OPEN
 from ..recurrence.point import utcnow
-from .bulk import database, writing
+from .bulk import get_database, writing
 from .locks import leave_locked
 from .reading import load_schedules
-from .recording import Change, change, left_behind, record
-from .rows import VERSION, Outcome, RunRow, keep_former, version_of
+from .recording import Change, build_stretch, change_rows, record
+from .rows import VERSION, Outcome, RunRow, get_version, keep_former
 
 
 def undo_start(outcomes: Sequence[Outcome], before: Sequence[dict[str, Any]]) -> None:
     """Restore `running` rows whose executions did not begin, so that no reclaim is counted."""
-    using = database()
+    using = get_database()
     changes = []
     for run, values in zip((outcome.run for outcome in outcomes), before, strict=True):
         running = Status.RUNNING, run.attempt, run.fence, run.worker, run.created_at
@@ -27,20 +27,20 @@ def undo_start(outcomes: Sequence[Outcome], before: Sequence[dict[str, Any]]) ->
     with writing(using):
         try:
             with transaction.atomic(using=using):
-                change(names, changes, using)
+                change_rows(names, changes, using)
         except IntegrityError:  # another job has taken a unique key since: drop the keys, as at a start
             keys = names.index("unique_key")
-            changes = [each._replace(values=_without(keys, each.values or ())) for each in changes]
-            change(_without(keys, names), changes, using)
+            changes = [each._replace(values=_remove_item(keys, each.values or ())) for each in changes]
+            change_rows(_remove_item(keys, names), changes, using)
 
 
-def _without(index: int, items: tuple[Any, ...]) -> tuple[Any, ...]:
+def _remove_item(index: int, items: tuple[Any, ...]) -> tuple[Any, ...]:
     return items[:index] + items[index + 1 :]
 
 
 def close_orphan(run: RunRow, reason: str) -> None:
     """Close an open run whose schedule was deleted. If the row is locked, a later sweep closes it."""
-    using = database()
+    using = get_database()
     with writing(using):
         if not leave_locked(Run, [run.pk], using):
             row = Run._base_manager.using(using).filter(pk=run.pk, status__in=sorted(OPEN)).first()
@@ -58,12 +58,12 @@ def close_abandoned(runs: Sequence[RunRow]) -> None:
         if schedule is None:
             close_orphan(run, "the schedule was deleted")
             continue
-        seen = version_of(run)
+        seen = get_version(run)
         keep_former(run)
         run.status = Status.FAILED if run.status == Status.RETRYING else Status.LOST
         run.reason, run.finished_at = "paused", utcnow()
         outcomes = [Outcome(run, schedule, seen)]
         if not run.separate and run.due_at < schedule.effective_from:  # points due after it, before the pause
-            left = left_behind(schedule, run.due_at, finished_at=run.finished_at)
+            left = build_stretch(schedule, run.due_at, finished_at=run.finished_at)
             outcomes.append(Outcome(left, schedule, owner=outcomes[0]))
         record(outcomes)

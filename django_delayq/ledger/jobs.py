@@ -16,12 +16,12 @@ from typing import Any
 from django.db import transaction
 from django.db.models import QuerySet
 
-from ..calls import new_tokens, registry
-from ..calls.call import first_alias
+from ..calls import generate_tokens, registry
+from ..calls.call import find_first_alias
 from ..models import Origin, Output, Run, Status
-from ..models.primary import locked
+from ..models.primary import lock_rows
 from ..recurrence.point import utcnow
-from .bulk import database, writer
+from .bulk import get_database, writer
 from .rows import Outcome, RunRow, keep_former
 
 #: Columns that `enqueue()` writes; the others keep their defaults.
@@ -37,13 +37,13 @@ _KEY_HOLDER = ("pk", "token", "queue", "backend", "priority", "due_at", "created
 _ROUNDS, _BATCH = 5, 1000
 
 
-def _jobs(using: str | None = None) -> QuerySet[Run]:
-    return Run._base_manager.using(using or database()).filter(origin=Origin.JOB)
+def _query_jobs(using: str | None = None) -> QuerySet[Run]:
+    return Run._base_manager.using(using or get_database()).filter(origin=Origin.JOB)
 
 
 def add_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
     """Insert jobs, all or none; return for each its row, or the row that holds its key. See Note [Unique keys]."""
-    using = database()
+    using = get_database()
     if len(rows) == 1 and rows[0].unique_key is None:
         rows[0].pk = writer(Run, NEW_JOB, using).insert_one(_values(rows[0]))
         return list(rows)
@@ -66,9 +66,9 @@ def _add_unique(row: RunRow, using: str) -> RunRow:
         row.pk = writer(Run, NEW_JOB, using).insert_one(_values(row), unless_there="unique_key")
         if row.pk:
             return row
-        found = locked(_jobs(using).filter(unique_key=row.unique_key)).values(*_KEY_HOLDER).first()
+        found = lock_rows(_query_jobs(using).filter(unique_key=row.unique_key)).values(*_KEY_HOLDER).first()
         if found is not None:
-            return RunRow.job(row.task, **found)
+            return RunRow.build_job(row.task, **found)
     row.unique_key = None  # each holder started at once: as if this job came after the last start
     row.pk = writer(Run, NEW_JOB, using).insert_one(_values(row))
     return row
@@ -76,7 +76,7 @@ def _add_unique(row: RunRow, using: str) -> RunRow:
 
 def find_job(pk: int, token: str) -> Run | None:
     """Return the row of a job; None if it does not exist or has expired."""
-    row = _jobs().filter(pk=pk, token=token).first()
+    row = _query_jobs().filter(pk=pk, token=token).first()
     expired = row is not None and row.expires_at is not None and row.expires_at <= utcnow()
     return None if expired else row
 
@@ -95,7 +95,7 @@ def move_job(job: Run, due_at: datetime) -> bool:
 
 
 def _change(job: Run, **values: Any) -> bool:
-    waits = _jobs(job._state.db).filter(pk=job.pk, status__in=(Status.QUEUED, Status.RETRYING))
+    waits = _query_jobs(job._state.db).filter(pk=job.pk, status__in=(Status.QUEUED, Status.RETRYING))
     return bool(waits.filter(status=job.status, attempt=job.attempt, fence=job.fence).update(**values))
 
 
@@ -107,24 +107,24 @@ def retry_job(job: Run, now: datetime) -> bool:
     key = (job.options or {}).get("unique_key")
     failed = job.status
     keep_former(job, ended=True)
-    rows = _jobs(job._state.db).filter(pk=job.pk, status=failed, attempt=job.attempt, fence=job.fence)
+    rows = _query_jobs(job._state.db).filter(pk=job.pk, status=failed, attempt=job.attempt, fence=job.fence)
     with transaction.atomic(using=job._state.db):  # a savepoint, for the error
         written = rows.update(
             status=Status.QUEUED, attempt=0, reclaims=0, unique_key=key, due_at=now, attempts=job.attempts,
             reason="", error="", result=None, claimed_at=None, started_at=None, finished_at=None, expires_at=None,
-            fence=new_tokens(1)[0], generation=job.generation + 1, stop_requested_at=None, stop_requested_by="",
+            fence=generate_tokens(1)[0], generation=job.generation + 1, stop_requested_at=None, stop_requested_by="",
         )  # fmt: skip
     return bool(written)
 
 
-def taken_by(key: str) -> Run | None:
+def find_key_holder(key: str) -> Run | None:
     """Return the job that holds a unique key."""
-    return _jobs().filter(unique_key=key).first()
+    return _query_jobs().filter(unique_key=key).first()
 
 
 def find_expired(limit: int) -> list[int]:
     """Return the primary keys of up to `limit` expired rows."""
-    rows = Run._base_manager.using(database()).filter(expires_at__isnull=False, expires_at__lt=utcnow())
+    rows = Run._base_manager.using(get_database()).filter(expires_at__isnull=False, expires_at__lt=utcnow())
     return list(rows.order_by("expires_at").values_list("pk", flat=True)[:limit])
 
 
@@ -135,38 +135,38 @@ _AFTER: dict[str, str] = {Status.SUCCEEDED: "on_success", Status.FAILED: "on_fai
 def call_back(outcomes: Sequence[Outcome]) -> None:
     """Insert the callbacks of written outcomes, in their transaction: a crash never leaves one without the other."""
     for outcome in outcomes:
-        outcome.callback = _after(outcome)
+        outcome.callback = _build_callback(outcome)
     rows = [outcome.callback for outcome in outcomes if outcome.callback is not None]
     if rows:
         add_jobs(rows)
 
 
-def _after(outcome: Outcome) -> RunRow | None:
+def _build_callback(outcome: Outcome) -> RunRow | None:
     run = outcome.run
     name = _AFTER.get(run.status)
     path: str = getattr(outcome.call, name) if name else ""
     if not path or outcome.repeated:
         return None
     if run.is_job:
-        return _row(path, [run.result_id], run.queue, run.backend)
-    alias = first_alias()
+        return _build_row(path, [run.result_id], run.queue, run.backend)
+    alias = find_first_alias()
     if not alias:
         logger.error("%s calls back %s, but TASKS has no alias of django_delayq: it is not.", run.schedule_name, path)
         return None
-    return _row(path, [run.pk, run.due_at.isoformat()], run.queue, alias)
+    return _build_row(path, [run.pk, run.due_at.isoformat()], run.queue, alias)
 
 
-def _row(path: str, args: list[Any], queue: str, alias: str) -> RunRow:
+def _build_row(path: str, args: list[Any], queue: str, alias: str) -> RunRow:
     """Return a callback's row. This process need not know the task: a worker that does executes it."""
     task, now = registry.find_task(path), utcnow()
     values = {"call": {"args": args, "kwargs": {}}, "created_at": now, "priority": int(task.priority) if task else 0}
-    return RunRow.job(path, queue, alias, now, new_tokens(1)[0], **values)
+    return RunRow.build_job(path, queue, alias, now, generate_tokens(1)[0], **values)
 
 
 def delete_job(job: Run) -> bool:
     """Delete a job that has ended, and its output; return False if the row has changed."""
-    using = job._state.db or database()
-    rows = _jobs(using).filter(pk=job.pk, status=job.status, attempt=job.attempt, fence=job.fence)
+    using = job._state.db or get_database()
+    rows = _query_jobs(using).filter(pk=job.pk, status=job.status, attempt=job.attempt, fence=job.fence)
     with transaction.atomic(using=using):
         gone = bool(rows._raw_delete(using))
         if gone:

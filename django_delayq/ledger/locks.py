@@ -20,9 +20,9 @@ def lock_free(
     model: type[Model], pks: Collection[int], using: str, *fields: str
 ) -> tuple[dict[int, tuple[Any, ...]], set[int]]:
     """Lock the free rows, or all without SKIP LOCKED; return their fields, and the keys that others locked."""
-    rows = reader(model, _key(model), ("pk", *fields), using, lock=True).read(list(pks))
+    rows = reader(model, str(model._meta.pk.name), ("pk", *fields), using, lock=True).read(list(pks))
     found = {pk: tuple(values) for pk, *values in rows}
-    return found, locked_by_others(model, set(pks) - found.keys(), using)
+    return found, find_locked(model, set(pks) - found.keys(), using)
 
 
 def leave_locked(model: type[Model], pks: Collection[int], using: str) -> set[int]:
@@ -32,12 +32,8 @@ def leave_locked(model: type[Model], pks: Collection[int], using: str) -> set[in
     return lock_free(model, pks, using)[1]
 
 
-def locked_by_others(model: type[Model], missing: Collection[int], using: str) -> set[int]:
+def find_locked(model: type[Model], missing: Collection[int], using: str) -> set[int]:
     """Return the keys that `lock_free` did not find although their rows exist: others have locked them."""
     if not missing or not connections[using].features.has_select_for_update_skip_locked:
         return set()
-    return {pk for (pk,) in reader(model, _key(model), ("pk",), using).read(list(missing))}
-
-
-def _key(model: type[Model]) -> str:
-    return str(model._meta.pk.name)
+    return {pk for (pk,) in reader(model, str(model._meta.pk.name), ("pk",), using).read(list(missing))}

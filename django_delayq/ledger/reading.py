@@ -9,10 +9,10 @@ from django.db import connections
 from django.db.models import BooleanField, Exists, Model, OuterRef, QuerySet
 from django.db.models.expressions import RawSQL
 
-from ..calls.registry import current_name
-from ..index.keys import grouped
+from ..calls.registry import resolve_path
+from ..index.keys import group_by
 from ..models import Control, Run, Schedule, ScheduleState, Status
-from .bulk import database, reader
+from .bulk import get_database, reader
 from .rows import RunRow, ScheduleRow, StateRow
 
 # Literals as in the partial indexes: with parameters, SQLite would scan the whole history instead. No index has a
@@ -39,7 +39,7 @@ def load_schedules(pks: Iterable[int]) -> dict[int, ScheduleRow]:
     """Return definitions with their states by primary key, in one query. A `range` of keys is faster than a list."""
     names = (*DEFINITION, *(f"state__{name}" for name in STATE))
     found = {}
-    for row in reader(Schedule, "id", names, database()).read(pks if isinstance(pks, range) else list(pks)):
+    for row in reader(Schedule, "id", names, get_database()).read(pks if isinstance(pks, range) else list(pks)):
         definition, state = row[: len(DEFINITION)], row[len(DEFINITION) :]
         pk = definition[0]
         blank = state[0] is None
@@ -49,22 +49,22 @@ def load_schedules(pks: Iterable[int]) -> dict[int, ScheduleRow]:
 
 def find_schedule(pk: int) -> Schedule | None:
     """Return the current instance of a schedule with its state, or None."""
-    return Schedule._base_manager.using(database()).filter(pk=pk).select_related("state").first()
+    return Schedule._base_manager.using(get_database()).filter(pk=pk).select_related("state").first()
 
 
-def _runs(key: str, keys: Collection[int], where: str = "") -> list[RunRow]:
-    return [RunRow(*row) for row in reader(Run, key, RUN, database()).read(keys, where)]
+def _read_runs(key: str, keys: Collection[int], where: str = "") -> list[RunRow]:
+    return [RunRow(*row) for row in reader(Run, key, RUN, get_database()).read(keys, where)]
 
 
-def with_status(status: str) -> QuerySet[Run]:
+def query_status(status: str) -> QuerySet[Run]:
     """Return the rows with a status other than `succeeded`; by primary key, an index returns them."""
-    return Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, status=status)
+    return Run._base_manager.using(get_database()).filter(_NOT_SUCCEEDED, status=status)
 
 
-def open_pages(size: int, queues: Collection[str] | None = None) -> Iterator[list[RunRow]]:
+def read_open_pages(size: int, queues: Collection[str] | None = None) -> Iterator[list[RunRow]]:
     """Yield pages of the open rows outside chains, which include all jobs. Each page takes short queries only."""
     for status in OPEN_STATUSES:
-        rows, last = with_status(status).filter(separate=True), 0
+        rows, last = query_status(status).filter(separate=True), 0
         if queues is not None:
             rows = rows.filter(queue__in=queues)
         while pks := list(rows.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:size]):
@@ -74,30 +74,30 @@ def open_pages(size: int, queues: Collection[str] | None = None) -> Iterator[lis
 
 def load_waiting(pks: Collection[int]) -> list[RunRow]:
     """Return the columns of open rows that Redis needs, without their calls and results."""
-    rows = reader(Run, "id", _WAITING, database()).read(pks)
+    rows = reader(Run, "id", _WAITING, get_database()).read(pks)
     return [RunRow(**dict(zip(_WAITING, row, strict=True))) for row in rows]
 
 
 def load_open_rows(pks: Collection[int]) -> dict[int, list[RunRow]]:
     """Return the open rows in the chains of these schedules, by schedule, oldest first."""
-    rows = [row for row in _runs("schedule", pks, _OPEN_OF_CHAIN) if row.status != Status.QUEUED]
-    return grouped(sorted(rows, key=lambda row: row.due_at), lambda row: row.schedule_id or 0) if rows else {}
+    rows = [row for row in _read_runs("schedule", pks, _OPEN_OF_CHAIN) if row.status != Status.QUEUED]
+    return group_by(sorted(rows, key=lambda row: row.due_at), lambda row: row.schedule_id or 0) if rows else {}
 
 
 def load_oldest_open(pks: Collection[int]) -> dict[int, datetime]:
     """Return for each of these schedules the oldest point of its chain with an open row, if any."""
     where = f"{_OPEN_OF_CHAIN} AND {_TABLE}.status <> '{Status.QUEUED.value}'"
-    rows = reader(Run, "schedule", ("schedule_id", "due_at"), database()).read(pks, where)
+    rows = reader(Run, "schedule", ("schedule_id", "due_at"), get_database()).read(pks, where)
     return dict(sorted(((pk, due) for pk, due in rows), key=lambda row: row[1], reverse=True))
 
 
 def load_runs(pks: Collection[int]) -> dict[int, RunRow]:
-    return {row.pk: row for row in _runs("id", pks)}
+    return {row.pk: row for row in _read_runs("id", pks)}
 
 
 def load_abandoned() -> list[RunRow]:
     """Return up to 1000 open rows of chains whose schedule was deleted or disabled."""
-    using = database()
+    using = get_database()
     enabled = Schedule._base_manager.using(using).filter(pk=OuterRef("schedule_id"), enabled=True)
     rows = Run._base_manager.using(using).filter(_NOT_SUCCEEDED, separate=False, status__in=OPEN_STATUSES[1:])
     pks = rows.filter(~Exists(enabled)).order_by("pk").values_list("pk", flat=True)
@@ -106,30 +106,30 @@ def load_abandoned() -> list[RunRow]:
 
 def count_up_to(most: int, *questions: QuerySet[Any]) -> list[int]:
     """Count up to `most + 1` rows of each query. Each must be sorted by its index, else PostgreSQL scans the table."""
-    keys, values = _limit(most + 1, [rows if rows.query.order_by else rows.order_by() for rows in questions])
-    with connections[database()].cursor() as cursor:
+    keys, values = _build_limited(most + 1, [rows if rows.query.order_by else rows.order_by() for rows in questions])
+    with connections[get_database()].cursor() as cursor:
         counts = ", ".join(f"(SELECT COUNT(*) FROM {each} counted)" for each in keys)  # noqa: S608 - Django's
         cursor.execute(f"SELECT {counts}", values)
         return list(cursor.fetchone())
 
 
-def _limit(most: int, questions: Iterable[QuerySet[Any]]) -> tuple[list[str], list[Any]]:
+def _build_limited(most: int, questions: Iterable[QuerySet[Any]]) -> tuple[list[str], list[Any]]:
     """Return the SQL of the first `most` keys of each query, and the parameters of all."""
-    using = database()
+    using = get_database()
     compiled = [rows.using(using).values("pk")[:most].query.get_compiler(using).as_sql() for rows in questions]
     return [f"({sql})" for sql, _ in compiled], [value for _, params in compiled for value in params]
 
 
-def open_separate() -> QuerySet[Run]:
+def query_open_separate() -> QuerySet[Run]:
     """Return the open rows outside chains, which include all jobs."""
-    rows = Run._base_manager.using(database()).filter(_NOT_SUCCEEDED, separate=True)
+    rows = Run._base_manager.using(get_database()).filter(_NOT_SUCCEEDED, separate=True)
     return rows.filter(status__in=OPEN_STATUSES)
 
 
 def count_open_separate(most: int) -> tuple[int, bool]:
     """Count open rows outside chains, `most` per status; return also whether there are more."""
-    rows = [with_status(status).order_by("pk") for status in OPEN_STATUSES]
-    chains = Run._base_manager.using(database()).filter(_IS_OPEN_OF_CHAIN)
+    rows = [query_status(status).order_by("pk") for status in OPEN_STATUSES]
+    chains = Run._base_manager.using(get_database()).filter(_IS_OPEN_OF_CHAIN)
     *counts, of_chains = count_up_to(most, *rows, chains)
     return sum(counts) - of_chains, max(*counts, of_chains) > most
 
@@ -139,7 +139,7 @@ def count_values(
 ) -> dict[Any, int]:
     """Count the first `most` runs of each query, created `before`, by the values of these columns."""
     # A subquery selects the keys by an index: otherwise PostgreSQL would walk all runs by primary key.
-    using, columns, (keys, values) = database(), ", ".join(names), _limit(most, questions)
+    using, columns, (keys, values) = get_database(), ", ".join(names), _build_limited(most, questions)
     found = " UNION ALL ".join(f"SELECT * FROM {each} counted" for each in keys)  # noqa: S608 - Django's
     sql = f"SELECT {columns}, COUNT(*) FROM ({found}) found JOIN {_TABLE} ON {_TABLE}.id = found.pk"  # noqa: S608
     if before is not None:
@@ -153,27 +153,27 @@ def count_values(
 Instance = TypeVar("Instance", bound=Model)
 
 
-def as_schedule(row: ScheduleRow) -> Schedule:
+def build_schedule(row: ScheduleRow) -> Schedule:
     """Return an instance of the definition with its state; fields that were not read are loaded on access."""
-    schedule = _instance(Schedule, DEFINITION, row)
+    schedule = _build_instance(Schedule, DEFINITION, row)
     if row.state.stored:
-        schedule.state = _instance(ScheduleState, STATE, row.state)
+        schedule.state = _build_instance(ScheduleState, STATE, row.state)
     return schedule
 
 
-def as_run(row: RunRow) -> Run:
+def build_run(row: RunRow) -> Run:
     """Return an instance of the run, which may be unsaved."""
     if row.pk:
-        return _instance(Run, RUN, row)
+        return _build_instance(Run, RUN, row)
     run = Run(**{name: getattr(row, name) for name in RUN if name != "pk"})  # other fields have their defaults
-    run._state.db = database()
+    run._state.db = get_database()
     return run
 
 
-def _instance(model: type[Instance], names: tuple[str, ...], row: RunRow | ScheduleRow | StateRow) -> Instance:
+def _build_instance(model: type[Instance], names: tuple[str, ...], row: RunRow | ScheduleRow | StateRow) -> Instance:
     attnames = {"id" if name == "pk" else name: name for name in names}
     in_order = [field.attname for field in model._meta.concrete_fields if field.attname in attnames]
-    return model.from_db(database(), in_order, [getattr(row, attnames[name]) for name in in_order])
+    return model.from_db(get_database(), in_order, [getattr(row, attnames[name]) for name in in_order])
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,25 +189,25 @@ class HeldBack:
         return {("queue", name) for name in self.queues} | {("task", name) for name in self.tasks}
 
 
-def held_back() -> list[Control]:
-    return list(Control.objects.using(database()).in_force())
+def load_controls() -> list[Control]:
+    return list(Control.objects.using(get_database()).in_force())
 
 
 def read_held_back() -> HeldBack:
     """Return the pauses and limits that are in force, by name, with one query."""
     queues, tasks, most = dict[str, str](), dict[str, str](), dict[str, int]()
-    for row in held_back():
+    for row in load_controls():
         if row.is_paused():
-            if row.kind == Control.Kind.QUEUE:
+            if row.kind == Control.Target.QUEUE:
                 queues[row.name] = row.reason
             else:
-                tasks[current_name(row.name)] = row.reason
-        if row.most is not None and row.kind == Control.Kind.QUEUE:
+                tasks[resolve_path(row.name)] = row.reason
+        if row.most is not None and row.kind == Control.Target.QUEUE:
             most[row.name] = row.most
     return HeldBack(queues, tasks, most)
 
 
 def read_stop_requests(runs: Collection[int]) -> dict[int, str]:
     """Return which of these runs to stop, by primary key, each with the user who requested it."""
-    rows = Run._base_manager.using(database()).filter(pk__in=list(runs), stop_requested_at__isnull=False)
+    rows = Run._base_manager.using(get_database()).filter(pk__in=list(runs), stop_requested_at__isnull=False)
     return dict(rows.values_list("pk", "stop_requested_by"))

@@ -31,9 +31,9 @@ from ..models import Origin, Output, Run, Schedule, ScheduleState, Status
 from ..models.run import OPEN
 from ..recurrence.point import utcnow
 from . import chain
-from .bulk import database, reader, writer, writing
+from .bulk import get_database, reader, writer, writing
 from .jobs import call_back
-from .locks import lock_free, locked_by_others
+from .locks import find_locked, lock_free
 from .reading import OF_JOBS, RUN, STATE, load_schedules
 from .rows import (
     VERSION,
@@ -43,8 +43,8 @@ from .rows import (
     ScheduleRow,
     StateRow,
     Won,
-    attempts_of,
-    version_of,
+    get_version,
+    list_attempts,
 )
 
 
@@ -57,14 +57,14 @@ class Change(NamedTuple):
     values: tuple[Any, ...] | None
 
 
-def change(names: Sequence[str], changes: Sequence[Change], using: str) -> list[tuple[Won, bool]]:
+def change_rows(names: Sequence[str], changes: Sequence[Change], using: str) -> list[tuple[Won, bool]]:
     """Update or delete rows that still have the version that was read. See Note [Compare and set].
 
     Return for each its result, GONE if the row does not exist, and whether the row already had the new version.
     """
     pks = {item.pk for item in changes}
     found = {pk: tuple(row) for pk, *row in reader(Run, "id", ("pk", *VERSION), using, lock=True).read(pks)}
-    taken = locked_by_others(Run, pks - found.keys(), using) if len(found) < len(pks) else ()
+    taken = find_locked(Run, pks - found.keys(), using) if len(found) < len(pks) else ()
     changed, won, gone = [], [], []
     for item in changes:
         current = found.get(item.pk)
@@ -110,7 +110,7 @@ STATE_FIELDS = [
 
 def write_states(states: Sequence[StateRow], fields: Sequence[str] = STATE_FIELDS) -> None:
     """Write these fields of states, whose existing rows must be locked; insert states that have no row."""
-    using = database()
+    using = get_database()
     read = attrgetter("schedule_id", *fields)
     writer(ScheduleState, ("schedule_id", *fields), using).update([read(state) for state in states if state.stored])
     new = [state for state in states if not state.stored]  # another process may insert them concurrently
@@ -134,7 +134,7 @@ def record(outcomes: Sequence[Outcome], *, refused: Won | None = None) -> list[W
     points skipped for it do (rule R9). `refused`: the result of a new row that the database rejects; None: raise.
     """
     moving = {each.schedule.pk for each in outcomes if each.schedule is not None and each.run.status != Status.RUNNING}
-    using = database()
+    using = get_database()
     won = [Won.LOCKED] * len(outcomes)
     with writing(using):
         generations, states, taken = lock_states(moving, using) if moving else ({}, {}, set())
@@ -169,7 +169,7 @@ def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, St
     if len(rows) == len(pks):
         return generations, states, set()
     others, taken = lock_free(Schedule, pks - states.keys(), using, "generation")
-    taken |= locked_by_others(ScheduleState, others.keys(), using)
+    taken |= find_locked(ScheduleState, others.keys(), using)
     return generations | {pk: generation for pk, (generation,) in others.items()}, states, taken
 
 
@@ -193,7 +193,7 @@ def _write_rows(outcomes: Sequence[Outcome], states: dict[int, StateRow], using:
     if begun:
         _update(outcomes, begun, won, using)
     if behind:
-        winners = _winners(outcomes, won)
+        winners = _find_winners(outcomes, won)
         _insert(outcomes, [index for index in behind if id(outcomes[index].owner) in winners], won, using, refused)
     running = [i for i in new if won[i] is Won.YES and outcomes[i].run.status == Status.RUNNING]
     if running:
@@ -202,7 +202,7 @@ def _write_rows(outcomes: Sequence[Outcome], states: dict[int, StateRow], using:
     return won
 
 
-def _winners(outcomes: Sequence[Outcome], won: Sequence[Won]) -> set[int]:
+def _find_winners(outcomes: Sequence[Outcome], won: Sequence[Won]) -> set[int]:
     return {id(outcome) for outcome, result in zip(outcomes, won, strict=True) if result is Won.YES}
 
 
@@ -214,7 +214,7 @@ def _insert(outcomes: Sequence[Outcome], new: Sequence[int], won: list[Won], usi
             outcomes[index].run.pk, won[index] = pk, Won.YES
     except (DataError, IntegrityError):
         for owned in (False, True):
-            winners = _winners(outcomes, won)
+            winners = _find_winners(outcomes, won)
             for index in new:
                 owner = outcomes[index].owner
                 if (owner is not None) is owned and (owner is None or id(owner) in winners):
@@ -234,7 +234,7 @@ def _insert_one(outcome: Outcome, using: str, refused: Won | None) -> Won:
             if refused is None:
                 raise
             return refused
-        if not run.fence or tuple(current) != version_of(run):
+        if not run.fence or tuple(current) != get_version(run):
             return Won.LOST
         run.pk, outcome.repeated = pk, True
         return Won.YES
@@ -244,8 +244,9 @@ def _update(outcomes: Sequence[Outcome], begun: Sequence[int], won: list[Won], u
     changes = []
     for index in begun:
         run, deleted = outcomes[index].run, outcomes[index].is_deleted
-        changes.append(Change(run.pk, outcomes[index].seen, version_of(run), None if deleted else _changed_values(run)))
-    for index, (result, again) in zip(begun, change(CHANGED, changes, using), strict=True):
+        values = None if deleted else _changed_values(run)
+        changes.append(Change(run.pk, outcomes[index].seen, get_version(run), values))
+    for index, (result, again) in zip(begun, change_rows(CHANGED, changes, using), strict=True):
         won[index] = Won.LOST if result is Won.GONE else result
         outcomes[index].repeated = outcomes[index].repeated or again
 
@@ -313,20 +314,20 @@ def _record_left(run: RunRow, claimed: ScheduleRow, schedule: ScheduleRow, state
     if state.last_due_at is not None and state.last_due_at >= schedule.effective_from:
         return
     others = schedule.replaced_from is not None and schedule.replaced_from > claimed.effective_from
-    first = chain.next_point(claimed, state)
+    first = chain.find_next_point(claimed, state)
     if not others and (first is None or first > schedule.effective_from):
         return
     # Do not begin at `first`: other definitions may have been in force in between.
     begin = max(run.last_due_at or run.due_at, claimed.effective_from)
     old = {"task": claimed.task, "queue": claimed.queue, "generation": claimed.generation}
-    left = left_behind(schedule, begin, finished_at=run.finished_at or utcnow(), **old)
+    left = build_stretch(schedule, begin, finished_at=run.finished_at or utcnow(), **old)
     writer(Run, _NEW, using).insert([_new_values(left)])
     chain.advance(state, left)
 
 
-def left_behind(schedule: AnySchedule, decided: datetime, **values: Any) -> RunRow:
+def build_stretch(schedule: AnySchedule, decided: datetime, **values: Any) -> RunRow:
     """Return an unsaved stretch with an unknown number of points, from 1 ms after `decided` to the last edit."""
-    return RunRow.of(
+    return RunRow.build_for(
         schedule,
         decided + timedelta(milliseconds=1),
         last_due_at=schedule.effective_from,
@@ -340,7 +341,7 @@ def left_behind(schedule: AnySchedule, decided: datetime, **values: Any) -> RunR
 def _keep_outputs(outcomes: Sequence[Outcome], using: str) -> None:
     """Insert the outputs of the last attempts, if they do not exist yet. If only this fails, the outcomes are kept."""
     outputs = [
-        Output(run_id=each.run.pk, attempt=attempts_of(each.run)[-1].number, text=each.output) for each in outcomes
+        Output(run_id=each.run.pk, attempt=list_attempts(each.run)[-1].number, text=each.output) for each in outcomes
     ]
     try:
         with transaction.atomic(using=using):

@@ -19,7 +19,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from .. import conf
 from ..models import Origin, Output, Run, Schedule, ScheduleState
 from ..models.run import OUTCOMES
-from .bulk import database, writer, writing
+from .bulk import get_database, writer, writing
 from .jobs import find_expired
 from .locks import leave_locked, lock_free
 from .recording import lock_states
@@ -64,16 +64,16 @@ class KeepRule(NamedTuple):
             ended |= Q(status=status, finished_at__lt=before)
         return Q(due_at__lt=max(self.before.values())) & ended
 
-    def late(self, run: OldRun, now: datetime) -> float:
+    def get_seconds_late(self, run: OldRun, now: datetime) -> float:
         """Return for how many seconds a row could have been pruned; 0 if newer runs, not its age, allow it."""
         before = self.before[run.status]
         return 0.0 if before >= now - YOUNG else (before - run.finished_at).total_seconds()
 
 
-def rule_of(keep: str, keep_last: int | None, now: datetime) -> KeepRule:
+def build_rule(keep: str, keep_last: int | None, now: datetime) -> KeepRule:
     """Return the rule for these values of `keep` and `keep_last`; '' and None for a deleted schedule."""
     config = conf.get_config()
-    days = {outcome: config.days_kept(outcome) for outcome in sorted(OUTCOMES)}
+    days = {outcome: config.get_days_kept(outcome) for outcome in sorted(OUTCOMES)}
     before = {outcome: now - timedelta(days=kept) for outcome, kept in days.items() if kept is not None}
     if keep == Schedule.Keep.FAILURES:
         return KeepRule(before | dict.fromkeys(("succeeded", "skipped"), now - YOUNG))
@@ -89,7 +89,7 @@ LAST_KEY = 2**63 - 1
 
 
 class Batch(NamedTuple):
-    """Rows to be pruned. After them, schedules up to the key `done` are finished. `late`: see `KeepRule.late`."""
+    """Rows to be pruned. After them, schedules up to the key `done` are finished. `late`: see `get_seconds_late`."""
 
     rows: list[OldRun]
     done: int
@@ -112,7 +112,7 @@ def find_prunable(now: datetime, after: int = 0) -> Iterator[Batch]:
                 yield Batch(found, done, late)
                 found, visited, late = [], 0, 0.0
             found = found + rows
-            late = max(late, *(rule.late(row, now) for row in rows))
+            late = max(late, *(rule.get_seconds_late(row, now) for row in rows))
         done, visited = key, visited + 1
         if visited == MOST_SCHEDULES:
             yield Batch(found, done, late)
@@ -121,19 +121,19 @@ def find_prunable(now: datetime, after: int = 0) -> Iterator[Batch]:
 
 
 def _walk(now: datetime, after: int) -> Iterator[tuple[int, KeepRule, Iterator[list[OldRun]]]]:
-    runs = _runs().order_by("schedule_id", "due_at", "origin").values_list("schedule_id", "due_at")
-    keeps = Schedule._base_manager.using(database()).values_list("keep", "keep_last")
+    runs = _query_runs().order_by("schedule_id", "due_at", "origin").values_list("schedule_id", "due_at")
+    keeps = Schedule._base_manager.using(get_database()).values_list("keep", "keep_last")
     while oldest := runs.filter(schedule_id__gt=after).first():
         after, due_at = oldest
         stored = keeps.filter(pk=after).first()
-        rule = rule_of(*(stored or ("", None)), now)
+        rule = build_rule(*(stored or ("", None)), now)
         aged = rule.before and due_at < max(rule.before.values())
-        yield after, rule, _pages(after, rule, deleted=stored is None) if aged else iter(())
+        yield after, rule, _read_pages(after, rule, deleted=stored is None) if aged else iter(())
 
 
-def _pages(schedule: int, rule: KeepRule, *, deleted: bool) -> Iterator[list[OldRun]]:
-    rows = _runs().filter(rule.aged, schedule_id=schedule).order_by("due_at", "origin")
-    decided = _runs().filter(schedule_id=schedule, status__in=sorted(OUTCOMES)).order_by("-due_at", "-origin")
+def _read_pages(schedule: int, rule: KeepRule, *, deleted: bool) -> Iterator[list[OldRun]]:
+    rows = _query_runs().filter(rule.aged, schedule_id=schedule).order_by("due_at", "origin")
+    decided = _query_runs().filter(schedule_id=schedule, status__in=sorted(OUTCOMES)).order_by("-due_at", "-origin")
     if rule.newest:
         end = decided.values_list("due_at", "origin")[rule.newest : rule.newest + 1].first()
         if end is None:
@@ -149,19 +149,19 @@ def _pages(schedule: int, rule: KeepRule, *, deleted: bool) -> Iterator[list[Old
         following = rows.filter(due_at__gte=last.due_at).exclude(due_at=last.due_at, origin__lte=last.origin)
 
 
-def _runs() -> QuerySet[Run]:
-    return Run._base_manager.using(database())
+def _query_runs() -> QuerySet[Run]:
+    return Run._base_manager.using(get_database())
 
 
 def prune(rows: Sequence[OldRun]) -> Pruned:
     """Delete rows and note it, in one transaction; locked rows stay. See Note [What is never pruned]."""
-    using = database()
+    using = get_database()
     if not rows:
         return Pruned([], 0)
     with writing(using):
         generations, states, taken = lock_states({row.schedule_id for row in rows}, using)
         lasts = {pk: states[pk].last_due_at if pk in states else None for pk in generations}
-        going = [row for row in rows if row.schedule_id not in taken and _may_go(row, lasts)]
+        going = [row for row in rows if row.schedule_id not in taken and _can_prune(row, lasts)]
         free, locked = lock_free(Run, [row.pk for row in going], using)
         gone = [row for row in going if row.pk in free]
         delete_with_outputs(free, using)
@@ -177,12 +177,12 @@ def prune(rows: Sequence[OldRun]) -> Pruned:
 def count_prunable(batch: Batch) -> list[OldRun]:
     """Return the rows of a batch that `prune` would delete if nothing is locked."""
     pks = {row.schedule_id for row in batch.rows}
-    schedules = Schedule._base_manager.using(database()).filter(pk__in=pks)
+    schedules = Schedule._base_manager.using(get_database()).filter(pk__in=pks)
     lasts = dict(schedules.values_list("pk", "state__last_due_at"))
-    return [row for row in batch.rows if _may_go(row, lasts)]
+    return [row for row in batch.rows if _can_prune(row, lasts)]
 
 
-def _may_go(run: OldRun, lasts: Mapping[int, datetime | None]) -> bool:
+def _can_prune(run: OldRun, lasts: Mapping[int, datetime | None]) -> bool:
     """Return True if a row's pruning can be noted; `lasts`: `last_due_at` by schedule. Note [What is never pruned]."""
     if not run.noted or run.schedule_id not in lasts:
         return True
@@ -198,7 +198,7 @@ def delete_with_outputs(pks: Collection[int], using: str) -> None:
 
 def prune_outputs(limit: int) -> int:
     """Delete outputs whose runs were deleted by SQL, among the `limit` oldest; return how many."""
-    outputs = Output._base_manager.using(database())
+    outputs = Output._base_manager.using(get_database())
     oldest = list(outputs.order_by("pk").values_list("pk", flat=True)[:limit])
     has_run = Exists(Run._base_manager.filter(pk=OuterRef("run_id")))
     return outputs.filter(~has_run, pk__in=oldest).delete()[0] if oldest else 0
@@ -206,7 +206,7 @@ def prune_outputs(limit: int) -> int:
 
 def prune_expired(limit: int) -> int:
     """Delete up to `limit` expired jobs that no transaction has locked; return how many."""
-    using, pks = database(), set(find_expired(limit))
+    using, pks = get_database(), set(find_expired(limit))
     if pks:
         with writing(using):
             free = pks - leave_locked(Run, pks, using)

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any, Self
 
 from ..calls import Call
-from ..calls.attempt import NOT_ENDED, Attempt, followed_by, from_json, to_json
+from ..calls.attempt import NOT_ENDED, Attempt, add_attempt, from_json, to_json
 from ..models import Condition, Origin, Run, Schedule, ScheduleState, Status
 from ..models.run import RunProperties
 from ..recurrence import Recurrence, to_ms
@@ -85,7 +85,7 @@ class ScheduleRow(Recurring):
     @property
     def recurrence(self) -> Recurrence:
         if self._recurrence is None:
-            self._recurrence = self.recurrence_from(self.start_at or self.created_at)
+            self._recurrence = self.build_recurrence(self.start_at or self.created_at)
         return self._recurrence
 
 
@@ -126,7 +126,7 @@ class RunRow(RunProperties):
     pk: int = 0
 
     @classmethod
-    def job(cls, task: str, queue: str, backend: str, due_at: datetime, token: str, **values: Any) -> Self:
+    def build_job(cls, task: str, queue: str, backend: str, due_at: datetime, token: str, **values: Any) -> Self:
         return cls(
             schedule_id=None, schedule_name="", generation=0, status="queued", origin="job", separate=True,
             task=task, queue=queue, backend=backend, due_at=due_at, token=token, **values,
@@ -189,7 +189,7 @@ class Outcome:
         return found
 
 
-def version_of(run: RunRow) -> Version:
+def get_version(run: RunRow) -> Version:
     return run.status, run.attempt, run.fence, run.worker, run.created_at
 
 
@@ -199,31 +199,31 @@ def keep_former(run: AnyRun, lapsed_at: datetime | None = None, *, ended: bool =
     `ended`: the row has an outcome and is retried. `lapsed_at`: when a `running` row that is not saved was claimed.
     """
     before = from_json(run.attempts)
-    worker, started = ("", _ms(lapsed_at)) if not run.pk else (run.worker, _ms(run.started_at))
+    worker, started = ("", _to_ms(lapsed_at)) if not run.pk else (run.worker, _to_ms(run.started_at))
     if run.status == Status.RETRYING or (ended and started is not None and not _is_kept(before, started)):
-        before = followed_by(before, started, _ms(run.finished_at), worker, run.reason, run.error)
+        before = add_attempt(before, started, _to_ms(run.finished_at), worker, run.reason, run.error)
     elif run.status == Status.RUNNING:
-        before = followed_by(before, started, None, worker, NOT_ENDED)
+        before = add_attempt(before, started, None, worker, NOT_ENDED)
     else:
         return
     run.attempts = to_json(before)
 
 
-def attempts_of(run: AnyRun) -> list[Attempt]:
+def list_attempts(run: AnyRun) -> list[Attempt]:
     """Return the attempts of a row, oldest first; the last one may be running, or kept in `attempts` too."""
     before = from_json(run.attempts)
-    started = _ms(run.started_at)
+    started = _to_ms(run.started_at)
     if started is None or run.status in (Status.QUEUED, Status.SKIPPED) or _is_kept(before, started):
         return before
     if run.status == Status.RUNNING:
-        return followed_by(before, started, None, run.worker, "")
+        return add_attempt(before, started, None, run.worker, "")
     title = "" if run.status == Status.SUCCEEDED else run.reason
-    return followed_by(before, started, _ms(run.finished_at), run.worker, title, run.error)
+    return add_attempt(before, started, _to_ms(run.finished_at), run.worker, title, run.error)
 
 
 def _is_kept(before: list[Attempt], started: int) -> bool:
     return bool(before) and before[-1].started == started
 
 
-def _ms(value: datetime | None) -> int | None:
+def _to_ms(value: datetime | None) -> int | None:
     return None if value is None else to_ms(value)

@@ -14,7 +14,6 @@ if apps.is_installed("django.contrib.admin"):
     from . import audit_entry as audit_entry
 
 __all__ = [
-    "Alert", "Condition", "Control", "Definition",
-    "Origin", "Output", "Overview", "Rollup", "Run", "RunQuerySet",
+    "Alert", "Condition", "Control", "Definition", "Origin", "Output", "Overview", "Rollup", "Run", "RunQuerySet",
     "Schedule", "ScheduleQuerySet", "ScheduleState", "Status", "Tag", "Tombstone", "explain_wait", "read_tags",
 ]  # fmt: skip

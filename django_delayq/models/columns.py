@@ -12,7 +12,7 @@ from django.db.models.expressions import Expression
 from django.utils import timezone
 from django.utils.duration import duration_string
 
-from ..conf import use_tz
+from ..conf import is_tz_on
 
 
 class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
@@ -29,14 +29,14 @@ class UTCDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
     def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
         if not prepared:
             value = self.get_prep_value(value)
-        if isinstance(value, datetime) and not use_tz():
+        if isinstance(value, datetime) and not is_tz_on():
             value = value.astimezone(UTC)
             if not connection.features.supports_timezones:
                 value = value.replace(tzinfo=None)
         return connection.ops.adapt_datetimefield_value(value)
 
     def get_db_converters(self, connection: BaseDatabaseWrapper) -> list[Any]:
-        return [] if use_tz() else [self._make_aware]
+        return [] if is_tz_on() else [self._make_aware]
 
     def _make_aware(self, value: Any, expression: Expression, connection: BaseDatabaseWrapper) -> Any:
         if isinstance(value, datetime) and timezone.is_naive(value):
@@ -53,40 +53,40 @@ Values = Mapping[str, Any]
 SCHEDULE = "django_delayq.Schedule"
 
 
-def own_fields(model: type[Model]) -> "list[Field[Any, Any]]":
+def list_own_fields(model: type[Model]) -> "list[Field[Any, Any]]":
     """Return the fields of `Schedule` without its key, also for a subclass."""
     fields = model._meta.concrete_fields
     return [field for field in fields if field.model._meta.label == SCHEDULE and not field.primary_key]
 
 
-def fields_of(model: type[Model]) -> dict[str, "Field[Any, Any]"]:
+def get_fields(model: type[Model]) -> dict[str, "Field[Any, Any]"]:
     """Return every field of `Schedule` that a user can edit, by name."""
-    return {field.name: field for field in own_fields(model) if field.editable}
+    return {field.name: field for field in list_own_fields(model) if field.editable}
 
 
-def values_of(row: Model) -> dict[str, Any]:
+def get_values(row: Model) -> dict[str, Any]:
     """Return the value of every editable field, instants in UTC."""
-    return {name: _in_utc(getattr(row, name)) for name in fields_of(type(row))}
+    return {name: _to_utc(getattr(row, name)) for name in get_fields(type(row))}
 
 
 def to_json(values: Values) -> dict[str, Any]:
-    return {name: _as_text(value) for name, value in values.items()}
+    return {name: _to_text(value) for name, value in values.items()}
 
 
 def from_json(stored: Values) -> dict[str, Any]:
     """Return the value of every editable field; a field that is not stored gets its default."""
     values: dict[str, Any] = {}
-    for name, field in fields_of(apps.get_model(SCHEDULE)).items():
+    for name, field in get_fields(apps.get_model(SCHEDULE)).items():
         value = stored[name] if name in stored else field.get_default()
-        values[name] = value if isinstance(field, JSONField) else _in_utc(field.to_python(value))
+        values[name] = value if isinstance(field, JSONField) else _to_utc(field.to_python(value))
     return values
 
 
-def _in_utc(value: Any) -> Any:
+def _to_utc(value: Any) -> Any:
     return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
-def _as_text(value: Any) -> Any:
+def _to_text(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     return duration_string(value) if isinstance(value, timedelta) else value

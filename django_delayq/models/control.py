@@ -10,7 +10,7 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from ..calls.registry import current_name, get_task
+from ..calls.registry import get_task, resolve_path
 from ..conf import get_config
 from ..exceptions import UnknownTask
 from ..recurrence.point import utcnow
@@ -28,11 +28,11 @@ class ControlQuerySet(PrimaryQuerySet["Control"]):
 class Control(PrimaryModel):
     """One queue or task; see `actions.pause` and `actions.limit`. Workers read it at most 0.5 s before a start."""
 
-    class Kind(models.TextChoices):
+    class Target(models.TextChoices):
         QUEUE = "queue", _("queue")
         TASK = "task", _("task")
 
-    kind = models.CharField(_("kind"), max_length=8, choices=Kind, default=Kind.QUEUE)
+    kind = models.CharField(_("kind"), max_length=8, choices=Target, default=Target.QUEUE)
     name = models.CharField(_("name"), max_length=255, help_text=_("The name of a queue, or the path of a task."))
     paused = models.BooleanField(_("paused"), default=False, help_text=_("Nothing new starts; running tasks continue."))
     until = UTCDateTimeField(_("until"), null=True, blank=True, help_text=_("It resumes by itself at this time."))
@@ -73,25 +73,25 @@ class Control(PrimaryModel):
         user = _("by %(user)s") % {"user": self.changed_by} if self.changed_by else ""
         return " ".join(filter(None, [str(_("paused")), until, reason, user]))
 
-    def concerns(self, queue: str, task: str) -> bool:
+    def is_about(self, queue: str, task: str) -> bool:
         """Return whether this row applies to a run of this task in this queue."""
-        if self.kind == self.Kind.QUEUE:
+        if self.kind == self.Target.QUEUE:
             return self.name == queue
-        return current_name(self.name) == current_name(task)
+        return resolve_path(self.name) == resolve_path(task)
 
     def clean(self) -> None:
         wrong: dict[str, Any] = {}
-        if not self.pk and (unknown := self._unknown()):  # the target of an existing row may no longer exist
+        if not self.pk and (unknown := self._explain_unknown()):  # the target of an existing row may no longer exist
             wrong["name"] = unknown
-        if self.kind == self.Kind.TASK and self.most is not None:
+        if self.kind == self.Target.TASK and self.most is not None:
             wrong["most"] = _("Only a queue can have a limit; give the task a queue of its own.")
         if self.paused and self.until is not None and self.until <= utcnow():
             wrong["until"] = _("That time is past.")
         if wrong:
             raise ValidationError(wrong)
 
-    def _unknown(self) -> Any:
-        if self.kind == self.Kind.TASK:
+    def _explain_unknown(self) -> Any:
+        if self.kind == self.Target.TASK:
             try:
                 get_task(self.name)
             except UnknownTask as error:
@@ -108,6 +108,6 @@ class Control(PrimaryModel):
 
 def explain_wait(rows: Iterable[Control], of: tuple[str, str] | None = None) -> str:
     """Return "waits: queue mail is paused by admin", or ''. With `of`, (queue, task), only their pauses count."""
-    held = [row for row in rows if row.is_paused() and (of is None or row.concerns(*of))]
+    held = [row for row in rows if row.is_paused() and (of is None or row.is_about(*of))]
     pauses = [_("%(what)s is %(how)s") % {"what": row, "how": row.pause} for row in held]
     return _("waits: %(pauses)s") % {"pauses": "; ".join(pauses)} if pauses else ""

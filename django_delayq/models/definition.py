@@ -10,8 +10,8 @@ from django.utils.translation import gettext as _
 
 from .. import conf
 from ..calls import commands, handover, registry
-from ..calls.annotations import misfits
-from ..calls.call import first_alias
+from ..calls.annotations import find_misfits
+from ..calls.call import find_first_alias
 from ..calls.task_options import NAMES as CALLBACKS
 from ..calls.validators import is_storable, validate_json
 from ..conf.alerts import find_refusal
@@ -20,7 +20,7 @@ from ..recurrence import Recurrence
 from ..recurrence.phrases import offer
 from ..recurrence.point import utcnow
 from ..recurrence.zone import get_zone
-from .columns import fields_of
+from .columns import get_fields
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -40,11 +40,11 @@ Problem = tuple[str, str]
 
 def clean_definition(schedule: "Schedule") -> None:
     """Check the whole definition; raise a `ValidationError` with every mistake, by model field."""
-    _refuse(_types(schedule))
-    kind = _kind(schedule)
+    _refuse(_check_types(schedule))
+    kind = _check_kind(schedule)
     minimum = timedelta(seconds=conf.get_config().min_interval_seconds)
-    timing = [] if kind else _values(schedule, minimum) or _points(schedule, minimum)
-    others = (_execution, _watching, _call, _callbacks)
+    timing = [] if kind else _check_values(schedule, minimum) or _check_points(schedule, minimum)
+    others = (_check_execution, _check_watching, _check_call, _check_callbacks)
     _refuse([*kind, *timing, *(problem for find in others for problem in find(schedule))])
 
 
@@ -56,10 +56,10 @@ def _refuse(problems: Sequence[Problem]) -> None:
         raise ValidationError(errors)
 
 
-def _types(schedule: "Schedule") -> list[Problem]:
+def _check_types(schedule: "Schedule") -> list[Problem]:
     types = {"DurationField": timedelta, "DateTimeField": datetime}
     problems = []
-    for name, field in fields_of(type(schedule)).items():
+    for name, field in get_fields(type(schedule)).items():
         value, wanted = getattr(schedule, name), types.get(field.get_internal_type())
         if value is None:
             if not field.null:
@@ -73,7 +73,7 @@ def _types(schedule: "Schedule") -> list[Problem]:
     return problems
 
 
-def _kind(schedule: "Schedule") -> list[Problem]:
+def _check_kind(schedule: "Schedule") -> list[Problem]:
     if schedule.kind not in VALUE_FIELD:
         return [("kind", f"The kind is one of cron, every and once, not {schedule.kind!r}.")]
     problems = []
@@ -88,7 +88,7 @@ def _kind(schedule: "Schedule") -> list[Problem]:
     return problems
 
 
-def _values(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
+def _check_values(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
     naive = [name for name in INSTANTS if (value := getattr(schedule, name)) is not None and is_naive(value)]
     if naive:
         return [(name, "An instant must be aware: add the time zone, as in datetime(…, tzinfo=UTC).") for name in naive]
@@ -102,18 +102,18 @@ def _values(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
     return []
 
 
-def _points(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
+def _check_points(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
     try:
         rule = schedule.recurrence
         schedule.policies  # noqa: B018 - raises if a policy is unknown
     except InvalidRecurrence as error:
         return [(error.field, f"{error}{_offer(schedule.cron) if error.field == 'cron' else ''}")]
     if schedule.kind == schedule.Kind.ONCE:
-        return _one_off(schedule)
+        return _check_one_off(schedule)
     first = rule.next_after(max(schedule.created_at, schedule.start_at or schedule.created_at))
     if first is None:
         return [("end_at", "There is no due point between the start and the end.")]
-    if schedule.kind == schedule.Kind.CRON and (gap := _gap_below(minimum, rule, first)) is not None:
+    if schedule.kind == schedule.Kind.CRON and (gap := _find_short_gap(minimum, rule, first)) is not None:
         return [
             (
                 "cron",
@@ -136,7 +136,7 @@ def _offer(typed: str) -> str:
     return " " + _("Did you mean %(cron)s: %(words)s?") % {"cron": found[0], "words": found[1]}
 
 
-def _gap_below(minimum: timedelta, rule: Recurrence, first: datetime) -> timedelta | None:
+def _find_short_gap(minimum: timedelta, rule: Recurrence, first: datetime) -> timedelta | None:
     """Return a gap between the first points that is below the minimum. A gap of a cron expression is at least 1 s."""
     if minimum <= timedelta(seconds=1):
         return None
@@ -157,7 +157,7 @@ def _is_stored(schedule: "Schedule", *fields: str) -> bool:
     return stored == tuple(getattr(schedule, name) for name in fields)
 
 
-def _one_off(schedule: "Schedule") -> list[Problem]:
+def _check_one_off(schedule: "Schedule") -> list[Problem]:
     at = schedule.at
     if at is None or at > utcnow() or _is_stored(schedule, "at"):
         return []
@@ -168,7 +168,7 @@ def _one_off(schedule: "Schedule") -> list[Problem]:
     return [("at", f"{typed:%Y-%m-%d %H:%M:%S %Z} has passed. Choose a time to come, or use Run now.")]
 
 
-def _execution(schedule: "Schedule") -> Iterator[Problem]:
+def _check_execution(schedule: "Schedule") -> Iterator[Problem]:
     if schedule.timeout is not None and schedule.timeout <= timedelta(0):
         yield "timeout", "A timeout is longer than zero; leave it empty for none."
     queues = conf.get_config().queues
@@ -183,7 +183,7 @@ def _execution(schedule: "Schedule") -> Iterator[Problem]:
         yield "keep_last", f"Say how many of the newest runs are kept: from 1 to {MOST_KEPT:,}."
 
 
-def _watching(schedule: "Schedule") -> Iterator[Problem]:
+def _check_watching(schedule: "Schedule") -> Iterator[Problem]:
     if schedule.expected_within is not None and schedule.expected_within <= timedelta(0):
         yield "expected_within", "This must be longer than zero. Leave it empty for no alert."
     if schedule.ping_url and not _is_stored(schedule, "ping_url"):
@@ -195,7 +195,7 @@ def _watching(schedule: "Schedule") -> Iterator[Problem]:
             yield "ping_url", refusal
 
 
-def _call(schedule: "Schedule") -> list[Problem]:
+def _check_call(schedule: "Schedule") -> list[Problem]:
     field = "task"
     try:
         task = registry.get_task(schedule.task)
@@ -203,14 +203,14 @@ def _call(schedule: "Schedule") -> list[Problem]:
         validate_json(schedule.args, {})
         field = "kwargs"
         validate_json([], schedule.kwargs)
-        if not schedule.kwargs or not registry.fits(task, schedule.args):
+        if not schedule.kwargs or not registry.can_take(task, schedule.args):
             field = "args"
         registry.check_call(task, schedule.args, schedule.kwargs)
         if schedule.task == commands.COMMAND_TASK and (refusal := commands.find_refusal(schedule.args)):
             raise InvalidArguments(refusal)
     except (UnknownTask, InvalidArguments) as error:
         return [(field, str(error))]
-    found = misfits(task.func, registry.signature(task), schedule.args, schedule.kwargs)
+    found = find_misfits(task.func, registry.get_signature(task), schedule.args, schedule.kwargs)
     problems = [("kwargs" if name in schedule.kwargs else "args", problem) for name, problem in found]
     if problems and _is_stored(schedule, "task", "args", "kwargs"):
         problems = []
@@ -219,7 +219,7 @@ def _call(schedule: "Schedule") -> list[Problem]:
     return problems
 
 
-def _callbacks(schedule: "Schedule") -> Iterator[Problem]:
+def _check_callbacks(schedule: "Schedule") -> Iterator[Problem]:
     """Check the callbacks, which are called with the primary key of the run and its due point."""
     for field in CALLBACKS:
         path = getattr(schedule, field)
@@ -232,5 +232,5 @@ def _callbacks(schedule: "Schedule") -> Iterator[Problem]:
         except (UnknownTask, InvalidArguments) as error:
             yield field, str(error)
         else:
-            if not first_alias():
+            if not find_first_alias():
                 yield field, "TASKS has no backend django_delayq.backend.DelayQBackend, which this is enqueued with."

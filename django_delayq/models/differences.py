@@ -8,15 +8,10 @@ from ..calls import registry
 from ..calls.decorators import Declared
 from ..text import redact_arguments
 from . import Schedule
-from .columns import Values, fields_of, from_json, to_json, values_of
+from .columns import Values, get_fields
 from .kept import SWITCH_FIELDS
 
-__all__ = [
-    "FIELDS", "RECURRENCE", "SWITCH", "Unit", "Values", "declared_schedule", "differing", "from_json", "shown",
-    "to_json", "values_for", "values_of",
-]  # fmt: skip
-
-FIELDS = fields_of(Schedule)
+FIELDS = get_fields(Schedule)
 
 
 class Unit(NamedTuple):
@@ -25,7 +20,7 @@ class Unit(NamedTuple):
     name: str
     fields: tuple[str, ...]
 
-    def same(self, one: Values, other: Values) -> bool:
+    def is_same(self, one: Values, other: Values) -> bool:
         """Return whether both are equal. The reason of a pause is ignored while both are enabled."""
         if self is SWITCH and one["enabled"] and other["enabled"]:
             return True
@@ -38,37 +33,37 @@ _TOGETHER = {name: unit for unit in (RECURRENCE, SWITCH) for name in unit.fields
 UNITS = tuple(dict.fromkeys(_TOGETHER.get(name) or Unit(name, (name,)) for name in FIELDS))
 
 
-def differing(one: Values, other: Values) -> list[Unit]:
-    return [unit for unit in UNITS if not unit.same(one, other)]
+def list_differing(one: Values, other: Values) -> list[Unit]:
+    return [unit for unit in UNITS if not unit.is_same(one, other)]
 
 
-def values_for(units: Iterable[Unit], wanted: Values) -> dict[str, Any]:
+def select_values(units: Iterable[Unit], wanted: Values) -> dict[str, Any]:
     return {name: wanted[name] for unit in units for name in unit.fields}
 
 
-def declared_schedule(declared: Declared) -> Schedule:
+def build_declared(declared: Declared) -> Schedule:
     """Return an unsaved schedule as declared in the code, with every default; a `ValidationError` for wrong values."""
     schedule = Schedule(**declared.values)
     schedule.clean_fields()
     return schedule
 
 
-def shown(unit: Unit, values: Values) -> str:
+def format_unit(unit: Unit, values: Values) -> str:
     """Return these fields as text for display, with secrets hidden."""
     if unit is RECURRENCE:
         if values["kind"] == "cron":
             return f"cron {values['cron']!r}"
-        return ("every " if values["kind"] == "every" else "") + _text(values["every"] or values["at"])
+        return ("every " if values["kind"] == "every" else "") + _format_value(values["every"] or values["at"])
     if unit is SWITCH:
         reason = values["pause_reason"]
         return "on" if values["enabled"] else f"off ({reason})" if reason else "off"
     if unit.name in ("args", "kwargs"):
-        args, kwargs = redact_arguments(values["args"], values["kwargs"], registry.parameters_of(values["task"]))
+        args, kwargs = redact_arguments(values["args"], values["kwargs"], registry.find_parameters(values["task"]))
         return repr(args if unit.name == "args" else kwargs)
-    return _text(values[unit.name])
+    return _format_value(values[unit.name])
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S %Z}"
     return "nothing" if value is None else str(value) if isinstance(value, timedelta) else repr(value)

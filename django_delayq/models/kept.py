@@ -13,7 +13,7 @@ from django.db import models, transaction
 from django.db.models import OuterRef, Subquery
 
 from ..recurrence.point import utcnow
-from .columns import UTCDateTimeField, from_json, to_json, values_of
+from .columns import UTCDateTimeField, from_json, get_values, to_json
 from .primary import PrimaryModel, PrimaryQuerySet
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ SWITCH_FIELDS = ("enabled", "pause_reason")
 class DefinitionQuerySet(PrimaryQuerySet["Definition"]):
     def keep(self, replaced: Sequence["Schedule"], followed_by: Mapping[int, int], by: str = "") -> None:
         """Keep these rows, as read before the edit. `followed_by`: their generations after it, by primary key."""
-        values = {row.pk: to_json(values_of(row)) for row in replaced}
+        values = {row.pk: to_json(get_values(row)) for row in replaced}
         rows, since = self.filter(schedule__in=list(values)), {row.pk: row.generation for row in replaced}
         same = [
             row for row in rows.filter(followed_by__in=list(since.values()))
@@ -49,7 +49,7 @@ class DefinitionQuerySet(PrimaryQuerySet["Definition"]):
         if gone := [*(row.pk for row in same), *beyond]:
             self.filter(pk__in=gone).delete()
 
-    def of_generation(self, schedule: int, generation: int) -> "Definition | None":
+    def find_generation(self, schedule: int, generation: int) -> "Definition | None":
         """Return the definition of a schedule in this generation, None if it was not kept."""
         return self.filter(schedule=schedule, since__lte=generation, generation__gte=generation).order_by("-pk").first()
 
@@ -104,7 +104,7 @@ class Definition(PrimaryModel):
             row: Schedule | None = rows.filter(pk=self.schedule_id).first()
             if row is None:
                 return False
-            current, then = values_of(row), from_json(self.values)
+            current, then = get_values(row), from_json(self.values)
             changed = [name for name in then if name not in SWITCH_FIELDS and then[name] != current[name]]
             for name in changed:
                 setattr(row, name, then[name])

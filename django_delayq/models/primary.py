@@ -29,7 +29,7 @@ class PrimaryQuerySet(models.QuerySet[Row]):
         return chosen or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]
 
 
-def heirs(model: type[Row]) -> list[type[Row]]:
+def list_heirs(model: type[Row]) -> list[type[Row]]:
     """Return a model and its installed subclasses: Django sends signals of the class that is saved."""
     return [each for each in apps.get_models() if issubclass(each, model)]
 
@@ -46,7 +46,7 @@ class PrimaryModel(models.Model):
         super().refresh_from_db(using or self._state.db or router.db_for_write(type(self)), fields, **kwargs)
 
 
-def locked(rows: models.QuerySet[Row]) -> models.QuerySet[Row]:
+def lock_rows(rows: models.QuerySet[Row]) -> models.QuerySet[Row]:
     """Lock rows for writing, by primary key; a database without row locks gets no lock query."""
     return rows.order_by("pk").select_for_update(no_key=connections[rows.db].vendor == "postgresql")
 

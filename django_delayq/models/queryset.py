@@ -8,12 +8,12 @@ from django.db.models import F, QuerySet
 
 from ..recurrence.point import utcnow
 from ..signals import definitions_changed, definitions_deleted
-from .columns import own_fields
+from .columns import list_own_fields
 from .kept import MOST_AT_ONCE, Definition
-from .primary import PrimaryQuerySet, lock_to_delete, locked
+from .primary import PrimaryQuerySet, lock_rows, lock_to_delete
 from .records import Tag, Tombstone
 from .state import Condition
-from .versions import BOOKKEEPING_FIELDS, TIMING_FIELDS, is_expression, moved, moved_by, next_generation
+from .versions import BOOKKEEPING_FIELDS, TIMING_FIELDS, build_move, build_move_by, build_next_generation, is_expression
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -41,9 +41,9 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     def tagged(self, name: str) -> Self:
         return self.filter(tags__name=name)
 
-    def used(self, most: int, *only: str) -> dict[str, list[str]]:
+    def read_used_names(self, most: int, *only: str) -> dict[str, list[str]]:
         """Return up to `most` names in use for each "queue", "task" and "tag", or `only` these. Reads only indexes."""
-        own = self._schedules().model
+        own = self._query_schedules().model
         names: dict[str, list[str]] = {name: [] for name in only or ("queue", "task", "tag")}
         quote, found, parts = connections[self.db].ops.quote_name, [], []
         for what in names:
@@ -61,7 +61,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
                 names[what].append(name)
         return names
 
-    def _schedules(self) -> "QuerySet[Schedule]":
+    def _query_schedules(self) -> "QuerySet[Schedule]":
         """Return all schedules as this app's own model, even if `self.model` is a subclass."""
         model: Any = Definition._meta.get_field("schedule").related_model
         rows: QuerySet[Schedule] = model._base_manager.using(self.db)
@@ -73,29 +73,29 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
 
     def update(self, **kwargs: Any) -> int:
         """Update like Django's, unvalidated, with a new generation; Redis follows on commit. Note [What is kept]."""
-        definition = {field.name for field in own_fields(self.model)} - BOOKKEEPING_FIELDS
+        definition = {field.name for field in list_own_fields(self.model)} - BOOKKEEPING_FIELDS
         if definition.isdisjoint(kwargs):
             return super().update(**kwargs)
-        kwargs = {"updated_at": utcnow(), **kwargs, "generation": next_generation(), **moved_by(kwargs)}
+        kwargs = {"updated_at": utcnow(), **kwargs, "generation": build_next_generation(), **build_move_by(kwargs)}
         self._for_write = True
         computed = sorted(name for name in TIMING_FIELDS & kwargs.keys() if is_expression(kwargs[name]))
         with transaction.atomic(using=self.db):
             columns = ("pk", "generation", "queue", *computed)
-            written = self._schedules().filter(pk__in=self.order_by().values("pk"))
-            rows = {row[0]: row[1:] for row in locked(written).values_list(*columns)}
+            written = self._query_schedules().filter(pk__in=self.order_by().values("pk"))
+            rows = {row[0]: row[1:] for row in lock_rows(written).values_list(*columns)}
             replaced = list(written.filter(pk__in=list(rows))) if 0 < len(rows) <= MOST_AT_ONCE else []
             changed = super().update(**kwargs)
             if "queue" in kwargs or computed:
-                self._after_update(rows, columns)
+                self._follow_update(rows, columns)
             if replaced:
-                now = self._schedules().filter(pk__in=list(rows))
+                now = self._query_schedules().filter(pk__in=list(rows))
                 Definition.objects.using(self.db).keep(replaced, dict(now.values_list("pk", "generation")))
-            definitions_changed.send(sender=self._schedules().model, pks=list(rows), using=self.db)
+            definitions_changed.send(sender=self._query_schedules().model, pks=list(rows), using=self.db)
         return changed
 
-    def _after_update(self, rows: dict[int, tuple[Any, ...]], columns: Sequence[str]) -> None:
+    def _follow_update(self, rows: dict[int, tuple[Any, ...]], columns: Sequence[str]) -> None:
         """Follow the real changes row by row: moves to another queue, and timing set by expressions."""
-        written = self._schedules().filter(pk__in=list(rows))
+        written = self._query_schedules().filter(pk__in=list(rows))
         elsewhere, retimed = [], []
         for pk, _, queue, *timing in written.values_list(*columns):
             generation, old_queue, *old_timing = rows[pk]
@@ -104,17 +104,17 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
             if timing != old_timing:
                 retimed.append(pk)
         Tombstone.add(elsewhere, using=self.db)
-        written.filter(pk__in=retimed).update(**moved())
+        written.filter(pk__in=retimed).update(**build_move())
 
     update.alters_data = True  # type: ignore[attr-defined]
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """Delete like Django's, including running schedules. See `primary.py`, Note [Order of locks]."""
         with transaction.atomic(using=self.db):
-            lock_to_delete(self._schedules().filter(pk__in=self.order_by().values("pk")))
+            lock_to_delete(self._query_schedules().filter(pk__in=self.order_by().values("pk")))
             self.gone: list[tuple[int, str, int]] = []  # filled by the receiver of `post_delete`
             deleted = super().delete()
-            definitions_deleted.send(sender=self._schedules().model, entries=self.gone, using=self.db)
+            definitions_deleted.send(sender=self._query_schedules().model, entries=self.gone, using=self.db)
             return deleted
 
     delete.alters_data = True  # type: ignore[attr-defined]
@@ -131,7 +131,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
             created = super().bulk_create(rows, *args, **kwargs)
             pks = [row.pk for row in created if row.pk is not None]
             if kwargs.get("update_conflicts"):  # an edit of existing rows
-                written = self._schedules().filter(pk__in=pks)
-                written.update(generation=next_generation(), **moved())
-            definitions_changed.send(sender=self._schedules().model, pks=pks, using=self.db)
+                written = self._query_schedules().filter(pk__in=pks)
+                written.update(generation=build_next_generation(), **build_move())
+            definitions_changed.send(sender=self._query_schedules().model, pks=pks, using=self.db)
         return created

@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..calls.results import result_id
+from ..calls.results import format_id
 from ..conf import rules
 from ..recurrence.point import utcnow
 from .columns import UTCDateTimeField
@@ -61,7 +61,7 @@ class RunProperties:
     __slots__ = ()
 
     @classmethod
-    def of(cls, schedule: Any, due_at: datetime, **values: Any) -> Self:
+    def build_for(cls, schedule: Any, due_at: datetime, **values: Any) -> Self:
         """Return an unsaved row of this schedule with its present definition; `values` take precedence."""
         same = {name: getattr(schedule, name) for name in ("task", "queue", "generation", "priority")}
         new: Any = cls
@@ -79,7 +79,7 @@ class RunProperties:
     @property
     def result_id(self: Any) -> str:
         """The id of a job's result; '' for other runs."""
-        return result_id(self.pk, self.token) if self.token else ""
+        return format_id(self.pk, self.token) if self.token else ""
 
     @property
     def latency(self: Any) -> timedelta | None:

@@ -12,20 +12,20 @@ from ..conf.alerts import LONGEST
 from ..recurrence.point import utcnow
 from ..recurrence.policy import Recurring
 from ..recurrence.preview import PreviewPoint, preview
-from .columns import UTCDateTimeField, own_fields
+from .columns import UTCDateTimeField, list_own_fields
 from .definition import clean_definition
 from .kept import SWITCH_FIELDS, Definition
 from .primary import PrimaryModel, lock_to_delete
 from .queryset import ScheduleQuerySet
 from .records import Tombstone
-from .versions import BOOKKEEPING_FIELDS, next_version, now_generation
+from .versions import BOOKKEEPING_FIELDS, build_version, now_generation
 
 #: Fields that may change in a definition that is no longer valid.
 UNCHECKED_FIELDS = {"name", "description", *SWITCH_FIELDS}
 
 
 def default_timezone() -> str:
-    return conf.project_timezone()
+    return conf.get_project_timezone()
 
 
 def default_queue() -> str:
@@ -202,7 +202,7 @@ class Schedule(Recurring, PrimaryModel):
                 self.clean()
                 super().save(*args, **kwargs)
                 return
-            names = {field.name for field in own_fields(type(self))} - BOOKKEEPING_FIELDS
+            names = {field.name for field in list_own_fields(type(self))} - BOOKKEEPING_FIELDS
             names = names if fields is None else names & set(fields)
             changed = {name for name in names if getattr(self, name) != getattr(old, name)}
             if not changed and self._meta.concrete_model is not Schedule:  # only fields of a subclass
@@ -213,7 +213,7 @@ class Schedule(Recurring, PrimaryModel):
                 self.clean()
             if "queue" in changed:
                 Tombstone.add([(old.pk, old.queue, old.generation)], using=using)
-            version = next_version(old, changed)
+            version = build_version(old, changed)
             self.__dict__.update(version)
             by, self.changed_by = self.changed_by, ""
             if fields is not None:

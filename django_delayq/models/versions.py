@@ -36,48 +36,48 @@ def now_generation() -> int:
     return int(utcnow().timestamp() * 1000)
 
 
-def next_generation() -> Greatest:
+def build_next_generation() -> Greatest:
     """Return the expression for the generation of a changed row. See Note [Generations only grow]."""
     return Greatest(F("generation") + 1, Value(now_generation()))
 
 
-def moved_effective_from() -> Greatest:
+def build_effective_from() -> Greatest:
     """Return the expression for `effective_from` of a row whose timing changes now."""
     return Greatest(Value(utcnow(), UTCDateTimeField()), F("effective_from"), F("created_at"))
 
 
-def moved() -> dict[str, Any]:
+def build_move() -> dict[str, Any]:
     """Return the columns to set with a change of the timing. See Note [An edit creates no past due point]."""
-    return {"replaced_from": F("effective_from"), "effective_from": moved_effective_from()}
+    return {"replaced_from": F("effective_from"), "effective_from": build_effective_from()}
 
 
 def is_expression(value: Any) -> bool:
     return hasattr(value, "resolve_expression")
 
 
-def retimes(old: Any, changed: Set[str]) -> bool:
+def is_retiming(old: Any, changed: Set[str]) -> bool:
     """Return whether an edit of these fields changes the due points."""
     # `H` in a cron expression is a hash of the name.
     return not changed.isdisjoint(TIMING_FIELDS) or ("name" in changed and "h" in old.cron.lower())
 
 
-def moves_effective_from(old: Any, new: Any) -> bool:
+def is_start_moved(old: Any, new: Any) -> bool:
     """Return whether saving `new` over `old` moves `effective_from`; for display before a write."""
-    return retimes(old, {name for name in (*TIMING_FIELDS, "name") if getattr(old, name) != getattr(new, name)})
+    return is_retiming(old, {name for name in (*TIMING_FIELDS, "name") if getattr(old, name) != getattr(new, name)})
 
 
-def next_version(old: Any, changed: Set[str]) -> dict[str, Any]:
+def build_version(old: Any, changed: Set[str]) -> dict[str, Any]:
     """Return the columns to set with an edit of these fields of a locked row."""
     now = utcnow()
     version = {name: getattr(old, name) for name in DECLARATION_FIELDS}
     version |= {"generation": max(old.generation + 1, now_generation()), "updated_at": now}
-    if not retimes(old, changed):
+    if not is_retiming(old, changed):
         return {**version, "replaced_from": old.replaced_from, "effective_from": old.effective_from}
     replaced_from = old.effective_from if old.enabled else old.replaced_from
     return {**version, "replaced_from": replaced_from, "effective_from": max(now, old.effective_from, old.created_at)}
 
 
-def moved_by(values: dict[str, Any]) -> dict[str, Any]:
+def build_move_by(values: dict[str, Any]) -> dict[str, Any]:
     """Return the columns to set with plain `values`, not expressions. See Note [An edit creates no past due point]."""
     changed = Q()
     for name in sorted(TIMING_FIELDS & values.keys()):
@@ -89,5 +89,5 @@ def moved_by(values: dict[str, Any]) -> dict[str, Any]:
         return {"replaced_from": F("replaced_from"), "effective_from": F("effective_from")}
     return {
         "replaced_from": Case(When(changed & Q(enabled=True), then=F("effective_from")), default=F("replaced_from")),
-        "effective_from": Case(When(changed, then=moved_effective_from()), default=F("effective_from")),
+        "effective_from": Case(When(changed, then=build_effective_from()), default=F("effective_from")),
     }

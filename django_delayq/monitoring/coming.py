@@ -11,7 +11,7 @@ from django.db.models.functions import Mod
 
 from .. import ledger
 from ..exceptions import InvalidRecurrence
-from ..ledger.chain import state_of
+from ..ledger.chain import get_state
 from ..ledger.rows import AnySchedule
 from ..models import Condition, Schedule, ScheduleState
 from ..recurrence import Cron, Every, Recurrence, Windowed
@@ -23,15 +23,15 @@ MOST_READ = 2_000
 HOUR = timedelta(hours=1)
 
 
-def left(schedule: AnySchedule) -> int | None:
+def count_left(schedule: AnySchedule) -> int | None:
     """Return how many due points a schedule may still execute; None without a limit."""
-    return None if schedule.max_runs is None else max(0, schedule.max_runs - state_of(schedule).run_count)
+    return None if schedule.max_runs is None else max(0, schedule.max_runs - get_state(schedule).run_count)
 
 
-def goes_on(schedule: AnySchedule) -> bool:
+def can_run(schedule: AnySchedule) -> bool:
     """Return whether a schedule may run: enabled, runs left, and neither finished nor broken."""
-    ended = state_of(schedule).condition in (Condition.FINISHED, Condition.BROKEN)
-    return schedule.enabled and not ended and left(schedule) != 0
+    ended = get_state(schedule).condition in (Condition.FINISHED, Condition.BROKEN)
+    return schedule.enabled and not ended and count_left(schedule) != 0
 
 
 class Sample(NamedTuple):
@@ -43,14 +43,14 @@ class Sample(NamedTuple):
 
 def read() -> Sample:
     """Return all schedules that may run, or an even sample of them: always the same ones, by their primary keys."""
-    enabled = Schedule.objects.using(ledger.database()).filter(enabled=True).order_by()
+    enabled = Schedule.objects.using(ledger.get_database()).filter(enabled=True).order_by()
     weight = -(-enabled.count() // MOST_READ) | 1  # odd, because keys may be all even or all odd
     pks = enabled.alias(rest=Mod("pk", Value(weight))).filter(rest=0).values_list("pk", flat=True)
-    return Sample([row for row in ledger.load_schedules(pks).values() if goes_on(row)], weight)
+    return Sample([row for row in ledger.load_schedules(pks).values() if can_run(row)], weight)
 
 
-def next_runs(now: datetime, most: int) -> list[tuple[datetime, AnySchedule]]:
-    states = ScheduleState.objects.using(ledger.database()).filter(next_due_at__gte=now, schedule__enabled=True)
+def list_next_runs(now: datetime, most: int) -> list[tuple[datetime, AnySchedule]]:
+    states = ScheduleState.objects.using(ledger.get_database()).filter(next_due_at__gte=now, schedule__enabled=True)
     found: list[tuple[datetime, AnySchedule]] = []
     for row in ledger.load_schedules(states.order_by("next_due_at").values_list("pk", flat=True)[:most]).values():
         with suppress(InvalidRecurrence, ValueError):  # a worker will report it
@@ -75,13 +75,13 @@ def count_hours(schedules: Iterable[AnySchedule], hours: Hours) -> list[int]:
     groups: dict[Any, tuple[Recurrence, int]] = {}
     for schedule in schedules:
         try:
-            rule, base = schedule.rule_and_base(state_of(schedule))
+            rule, base = schedule.get_rule_and_base(get_state(schedule))
         except (InvalidRecurrence, ValueError, OverflowError):
             continue
         after = base if base > hours.since else None
-        rule = _within(rule, hours.since, hours.end)
+        rule = _narrow_rule(rule, hours.since, hours.end)
         same = (rule.fields, rule.timezone, rule.dst_gap, rule.dst_overlap) if isinstance(rule, Cron) else rule
-        key = same, after, left(schedule)
+        key = same, after, count_left(schedule)
         groups[key] = rule, groups.get(key, (rule, 0))[1] + 1
     found = [0] * hours.number
     for (_same, after, most), (rule, number) in groups.items():
@@ -90,7 +90,7 @@ def count_hours(schedules: Iterable[AnySchedule], hours: Hours) -> list[int]:
     return found
 
 
-def _within(rule: Recurrence, since: datetime, end: datetime) -> Recurrence:
+def _narrow_rule(rule: Recurrence, since: datetime, end: datetime) -> Recurrence:
     if not isinstance(rule, Windowed):
         return rule
     open_before, open_after = rule.start is None or rule.start <= since, rule.end is None or rule.end >= end
@@ -120,7 +120,7 @@ def count_by_hour(
             count = rule.count_between(first, hours.first + (hour + 1) * HOUR - MICROSECOND)
             if count > 0:
                 found[hour] = count
-    return found if most is None else _cut(found, most)
+    return found if most is None else _limit_counts(found, most)
 
 
 def _count_lattice(rule: Every, hours: Hours, begin: datetime) -> dict[int, int]:
@@ -131,7 +131,7 @@ def _count_lattice(rule: Every, hours: Hours, begin: datetime) -> dict[int, int]
     return {number: until - begun for number, (begun, until) in enumerate(pairwise(before)) if until > begun}
 
 
-def _cut(counts: dict[int, int], most: int) -> dict[int, int]:
+def _limit_counts(counts: dict[int, int], most: int) -> dict[int, int]:
     found = {}
     for hour in sorted(counts):
         found[hour] = min(most, counts[hour])

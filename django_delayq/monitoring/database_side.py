@@ -17,7 +17,7 @@ from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, Subq
 from .. import conf, ledger, sync
 from ..calls import handover, registry
 from ..index import Broker
-from ..index.keys import grouped
+from ..index.keys import group_by
 from ..ledger import chain
 from ..models import Condition, Origin, Run, Schedule, ScheduleState, Status, Tombstone
 from ..recurrence.point import utcnow
@@ -94,7 +94,7 @@ class Comparison:
     stale_edits: int | None = None
     unnamed: tuple[Unnamed, ...] = ()
 
-    def excess(self, redis: RedisView) -> int:
+    def count_excess(self, redis: RedisView) -> int:
         """Return how many more entries differ than are leased: a leased entry may be between ledger and Redis."""
         differences = self.differences
         if differences is None or differences.unbuilt:
@@ -102,28 +102,25 @@ class Comparison:
         return max(0, differences.missing + differences.ghosts + differences.torn - redis.sums["leased"])
 
 
-def _schedules() -> Any:
-    return Schedule.objects.using(ledger.database())
+def _query_schedules() -> Any:
+    return Schedule.objects.using(ledger.get_database())
 
 
-def enabled_with(states: QuerySet[Any]) -> QuerySet[Any]:
+def query_enabled(states: QuerySet[Any]) -> QuerySet[Any]:
     """Return the enabled schedules of these states. No join: it would start from all enabled schedules."""
-    found: QuerySet[Any] = _schedules().filter(pk__in=states.values("pk")[: MOST_COUNTED + 1], enabled=True)
+    found: QuerySet[Any] = _query_schedules().filter(pk__in=states.values("pk")[: MOST_COUNTED + 1], enabled=True)
     return found
-
-
-def restarted_runs() -> QuerySet[Run]:
-    return ledger.with_status(Status.RUNNING).filter(reclaims__gte=OFTEN)
 
 
 def count_states(most: int, names: int) -> StateCounts:
     """Count up to `most` of each kind, in one query, and read the first names of those that there are."""
-    states = ScheduleState._base_manager.using(ledger.database())
+    states = ScheduleState._base_manager.using(ledger.get_database())
     kinds = [
-        enabled_with(states.filter(failing_streak__gt=0)),
-        enabled_with(states.filter(condition=Condition.BROKEN)),
+        query_enabled(states.filter(failing_streak__gt=0)),
+        query_enabled(states.filter(condition=Condition.BROKEN)),
     ]
-    *counts, paused, restarted = ledger.count_up_to(most, *kinds, _schedules().paused(), restarted_runs())
+    others = _query_schedules().paused(), ledger.query_status(Status.RUNNING).filter(reclaims__gte=OFTEN)
+    *counts, paused, restarted = ledger.count_up_to(most, *kinds, *others)
     failing, broken = (
         Named(count, tuple(rows.values_list("name", flat=True)[:names]) if count and names else ())
         for count, rows in zip(counts, kinds, strict=True)
@@ -132,13 +129,13 @@ def count_states(most: int, names: int) -> StateCounts:
 
 
 def count_open_runs() -> dict[str, int]:
-    rows = [ledger.with_status(status).order_by("pk") for status in ledger.OPEN_STATUSES]
+    rows = [ledger.query_status(status).order_by("pk") for status in ledger.OPEN_STATUSES]
     return dict(zip(ledger.OPEN_STATUSES, ledger.count_up_to(MOST_COUNTED, *rows), strict=True))
 
 
 def count_failed_jobs() -> Counter[str]:
     """Count failed, not cancelled jobs by queue, among the MOST_READ newest failures of each status."""
-    rows = [ledger.with_status(status).order_by("-pk") for status in (Status.FAILED, Status.LOST)]
+    rows = [ledger.query_status(status).order_by("-pk") for status in (Status.FAILED, Status.LOST)]
     failed = Counter[str]()
     names = ("queue", "origin", "reason")
     for (queue, origin, reason), count in ledger.count_values(MOST_READ, names, *rows).items():
@@ -149,7 +146,7 @@ def count_failed_jobs() -> Counter[str]:
 
 def count_refused() -> Named:
     """Count the enabled schedules whose TASKS backend rejects their task: one check for each combination."""
-    rows = _schedules().filter(enabled=True).exclude(backend="")
+    rows = _query_schedules().filter(enabled=True).exclude(backend="")
     count, refused = 0, Q()
     combinations = rows.order_by().values_list("task", "backend", "priority").annotate(count=Count("pk"))
     for path, backend, priority, number in combinations:
@@ -163,7 +160,7 @@ def count_refused() -> Named:
 
 def read_used() -> dict[str, list[str]]:
     """Return the queues and tasks of schedules ("queue" and "task"), at most MOST_UNKNOWN of each."""
-    used: dict[str, list[str]] = _schedules().used(MOST_UNKNOWN, "queue", "task")
+    used: dict[str, list[str]] = _query_schedules().read_used_names(MOST_UNKNOWN, "queue", "task")
     return used
 
 
@@ -177,7 +174,7 @@ def count_unknown(tasks: Iterable[str]) -> Named:
         return Named(0, ())
     # As an expression, `enabled` cannot use its index, so the database uses that of the task.
     on = Case(When(enabled=True, then=Value(1)), default=Value(0))
-    rows = _schedules().filter(task__in=unknown).alias(on=on).filter(on=1).order_by("task")
+    rows = _query_schedules().filter(task__in=unknown).alias(on=on).filter(on=1).order_by("task")
     found = list(rows.values_list("task", "name")[: MOST_UNKNOWN + 1])
     names = [f"{name} ({path})" for path, name in dict(reversed(found)).items()]
     return Named(len(found), tuple(sorted(names)[:NAMES_SHOWN]))
@@ -202,7 +199,7 @@ def count_late() -> Named:
 def find_late(most: int, among: Collection[int] | None = None) -> list[Late]:
     """Return up to `most` late schedules by primary key, all or those `among`. See Note [Expected within]."""
     now, found = utcnow(), list[Late]()
-    rows = _schedules().filter(expected_within__isnull=False).order_by("pk")
+    rows = _query_schedules().filter(expected_within__isnull=False).order_by("pk")
     rows = rows.filter(Q(state__next_due_at__lt=now) | Q(state__last_status__in=_BAD))
     rows = rows if among is None else rows.filter(pk__in=among)
     names = ("pk", "expected_within", "effective_from", "state__next_due_at", "enabled", "state__condition")
@@ -212,31 +209,25 @@ def find_late(most: int, among: Collection[int] | None = None) -> list[Late]:
         for pk, within, since, next_due, enabled, condition in rows.values_list(*names)
         if enabled and condition != Condition.BROKEN
     ]
-    for (within, is_undecided), each in grouped(candidates, lambda candidate: candidate[1:]).items():
+    own = Run._base_manager.filter(schedule=OuterRef("pk"))
+    successes = own.filter(status=Status.SUCCEEDED, due_at__gte=OuterRef("point"))
+    points = own.filter(origin=Origin.DUE, due_at__gt=OuterRef("effective_from")).order_by("-due_at").values("due_at")
+    for (within, is_undecided), each in group_by(candidates, lambda candidate: candidate[1:]).items():
         for first in range(0, len(each), PAGE):
             if len(found) >= most:
                 break
-            page = _schedules().filter(pk__in=[pk for pk, *_ in each[first : first + PAGE]])
-            point = F("state__next_due_at") if is_undecided else _newest_point(now - within)
-            late = page.annotate(point=point).filter(point__isnull=False).exclude(Exists(_successes()))
+            page = _query_schedules().filter(pk__in=[pk for pk, *_ in each[first : first + PAGE]])
+            point = F("state__next_due_at") if is_undecided else Subquery(points.filter(due_at__lte=now - within)[:1])
+            late = page.annotate(point=point).filter(point__isnull=False).exclude(Exists(successes))
             for pk, name, queue, task, due_at in late.values_list("pk", "name", "queue", "task", "point"):
                 found.append(Late(pk, name, queue, task, due_at, within))
-    paused = [row for row in ledger.held_back() if row.is_paused(now)] if found else []
-    return sorted(late for late in found if not any(row.concerns(late.queue, late.task) for row in paused))[:most]
-
-
-def _newest_point(until: datetime) -> Subquery:
-    own = Run._base_manager.filter(schedule=OuterRef("pk"), origin=Origin.DUE, due_at__lte=until)
-    return Subquery(own.filter(due_at__gt=OuterRef("effective_from")).order_by("-due_at").values("due_at")[:1])
-
-
-def _successes() -> QuerySet[Run]:
-    return Run._base_manager.filter(schedule=OuterRef("pk"), status=Status.SUCCEEDED, due_at__gte=OuterRef("point"))
+    paused = [row for row in ledger.load_controls() if row.is_paused(now)] if found else []
+    return sorted(late for late in found if not any(row.is_about(late.queue, late.task) for row in paused))[:most]
 
 
 def compare(broker: Broker, queues: Iterable[str], *, most: int = MOST_COMPARED) -> Comparison:
     """Compare by counts of at most `most`; `queues` are those of schedules. Raises BrokerError if Redis fails."""
-    layout = broker.layout()
+    layout = broker.read_layout()
     try:
         sync.check_layout(broker, claim=False)
     except ForeignLayout as error:
@@ -258,7 +249,7 @@ def find_unnamed(used: Iterable[str]) -> list[Unnamed]:
 
     Only the oldest open rows are read. Rows younger than STALE may come from newer code or settings, and are left out.
     """
-    rows = [ledger.with_status(status).order_by("pk") for status in ledger.OPEN_STATUSES]
+    rows = [ledger.query_status(status).order_by("pk") for status in ledger.OPEN_STATUSES]
     ordered, jobs = Counter[str](), {kind: Counter[str]() for kind in ("queue", "task", "backend")}
     names = ("origin", *jobs)
     for (origin, *found), count in ledger.count_values(MOST_READ, names, *rows, before=utcnow() - STALE).items():
@@ -269,11 +260,11 @@ def find_unnamed(used: Iterable[str]) -> list[Unnamed]:
                 jobs[kind][value] += count
     unnamed = []
     for queue in sorted({*used, *ordered, *jobs["queue"]} - set(conf.get_config().queues)):
-        enabled = ledger.count_up_to(MOST_COUNTED, _schedules().filter(queue=queue, enabled=True))[0]
+        enabled = ledger.count_up_to(MOST_COUNTED, _query_schedules().filter(queue=queue, enabled=True))[0]
         unnamed.append(Unnamed("queue", queue, jobs["queue"][queue], enabled, ordered[queue]))
     unknown = {
         "task": [task for task in jobs["task"] if registry.find_task(task) is None],
-        "backend": jobs["backend"].keys() - handover.backends().keys() if jobs["backend"] else (),
+        "backend": jobs["backend"].keys() - handover.list_backends().keys() if jobs["backend"] else (),
     }
     return unnamed + [Unnamed(kind, name, jobs[kind][name]) for kind in unknown for name in sorted(unknown[kind])]
 
@@ -281,11 +272,11 @@ def find_unnamed(used: Iterable[str]) -> list[Unnamed]:
 def _count_stale_edits(broker: Broker, differences: Differences) -> int:
     """Count old edits that Redis does not have. A leased member leaves its old shard only when its lease ends."""
     before = utcnow() - STALE
-    old = Tombstone._base_manager.using(ledger.database()).filter(created_at__lt=before).order_by("pk")
+    old = Tombstone._base_manager.using(ledger.get_database()).filter(created_at__lt=before).order_by("pk")
     tombstones = list(old[:MOST_TOMBSTONES]) if differences.tombstones else []
     if not differences.unmirrored and not tombstones:
         return 0
-    views = broker.views([(each.member, each.queue) for each in tombstones])
+    views = broker.read_views([(each.member, each.queue) for each in tombstones])
     leaving = [item[1] for each in tombstones if (item := chain.parse_member(each.member)) is not None]
-    edits = _schedules().unmirrored().filter(updated_at__lt=before).exclude(pk__in=leaving).order_by("generation")
+    edits = _query_schedules().unmirrored().filter(updated_at__lt=before).exclude(pk__in=leaving).order_by("generation")
     return ledger.count_up_to(MOST_COUNTED, edits)[0] + sum(not view.leased for view in views)

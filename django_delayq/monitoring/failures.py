@@ -28,7 +28,7 @@ _NUMBERED = re.compile(r"(?:(?<![\w)\]])[-+])?(?<!\w)\w*\d\w*(?:[.,:/+-]\w+)*")
 _SEVERAL = re.compile(rf"({NUMBER}|{QUOTED})(?:,\s?\1)+")
 
 
-def fingerprint(title: str) -> str:
+def compute_fingerprint(title: str) -> str:
     """Return a title without quoted texts and words with digits, but for the class of the error."""
     line = " ".join(title[:_CUT_AT].split())
     head = _CLASS.match(line)
@@ -40,7 +40,7 @@ def fingerprint(title: str) -> str:
     return (line[:begin] + _SEVERAL.sub(r"\1", rest))[:MOST_KEPT]
 
 
-def digest_of(kind: str, task: str, text: str) -> str:
+def compute_digest(kind: str, task: str, text: str) -> str:
     """Return a group's id: a hash of kind, task and fingerprint that is safe in a URL."""
     return hashlib.sha256("\0".join((kind, task, text)).encode(errors="replace")).hexdigest()[:32]
 
@@ -74,7 +74,7 @@ class Failures(NamedTuple):
     now: datetime
     cut: bool
 
-    def reaches(self, since: datetime) -> bool:
+    def has_all_since(self, since: datetime) -> bool:
         """Return whether all rows created since then were read."""
         return not self.cut or (bool(self.rows) and self.rows[-1].created_at < since)
 
@@ -111,7 +111,7 @@ def read_failures(now: datetime) -> Failures:
     """Read the newest MOST_READ failures, with two queries by index. So counts of groups may be partial."""
     found: list[Failure] = []
     for status in (Status.FAILED, Status.LOST):  # separately, so that each uses the start of its part of the index
-        rows = ledger.with_status(status).exclude(reason="cancelled", started_at=None)  # cancelled while waiting
+        rows = ledger.query_status(status).exclude(reason="cancelled", started_at=None)  # cancelled while waiting
         read = rows.order_by("-pk").values_list(*_COLUMNS, *_TIMES)[: MOST_READ + 1]
         found += [Failure._make((*row[:-2], row[-1] or row[-2])) for row in read]
     found.sort(key=lambda row: row.pk, reverse=True)
@@ -128,8 +128,8 @@ def group_failures(found: Failures, since: datetime) -> list[RunGroup]:
         key = row.schedule is None, row.task, row.reason
         known = digests.get(key)
         if known is None:
-            text = fingerprint(row.reason)
-            known = digests[key] = digest_of("job" if key[0] else "run", row.task, text), text
+            text = compute_fingerprint(row.reason)
+            known = digests[key] = compute_digest("job" if key[0] else "run", row.task, text), text
         group = groups.get(known[0])
         if group is None:
             if row.at < since:
@@ -144,7 +144,7 @@ def group_failures(found: Failures, since: datetime) -> list[RunGroup]:
                 group.schedules.setdefault(row.schedule, row.name)
     yesterday = found.now - NEW
     for group in groups.values():
-        group.is_new = group.first >= yesterday and found.reaches(yesterday)
+        group.is_new = group.first >= yesterday and found.has_all_since(yesterday)
     return sorted(groups.values(), key=lambda group: not group.is_new)
 
 
@@ -158,5 +158,5 @@ def take_back(group: RunGroup) -> bool:
 
 
 def _mark(runs: list[int], until: datetime | None) -> bool:
-    rows = Run._base_manager.using(ledger.database()).filter(pk__in=runs)
+    rows = Run._base_manager.using(ledger.get_database()).filter(pk__in=runs)
     return rows.update(dismissed_until=until) > 0

@@ -25,22 +25,22 @@ def create_page(missing: list[str]) -> Page:
     return Page(503 if missing else 200, f"{', '.join(missing) or 'ok'}\n".encode())
 
 
-def unready() -> list[str]:
+def find_unready() -> list[str]:
     """Return which of "redis" and "database" do not answer."""
     missing = []
     try:
-        ask(lambda broker: broker.now_ms())
+        ask(lambda broker: broker.read_now_ms())
     except BrokerError:
         missing.append("redis")
     try:
-        with connections[ledger.database()].cursor() as cursor:
+        with connections[ledger.get_database()].cursor() as cursor:
             cursor.execute("SELECT 1")
     except Error:
         missing.append("database")
     return missing
 
 
-def moves(moved_at: float) -> bool:
+def is_moving(moved_at: float) -> bool:
     """Return whether a worker's loop ran recently; `moved_at` is its last round (monotonic), 0 before the first.
 
     After two leases without a round the worker has lost all leases, so a restart costs nothing more.

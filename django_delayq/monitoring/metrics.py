@@ -22,7 +22,17 @@ except ImportError:
     ) from None
 
 from .. import conf
-from ..index.counters import BOUNDS_MS, LATENCY, LATENCY_SUM, RAN, RAN_SUM, Counts, by_queue, outcomes, percentile
+from ..index.counters import (
+    BOUNDS_MS,
+    LATENCY,
+    LATENCY_SUM,
+    RAN,
+    RAN_SUM,
+    Counts,
+    compute_percentile,
+    select_outcomes,
+    sum_by_queue,
+)
 from .minutes import sum_rows
 from .redis_side import RedisView
 from .snapshot import take_snapshot
@@ -68,7 +78,7 @@ def collect_counts(counts: Counts) -> Iterable[Metric]:
     ran = HistogramMetricFamily("delayq_duration_seconds", "How long attempts took.", labels=KEY)
     for key, tally in list(counts.items()):
         now = dict(tally)  # a copy: the loop's thread continues to count
-        for name, number in (ALWAYS | outcomes(now)).items():
+        for name, number in (ALWAYS | select_outcomes(now)).items():
             outcome, _, reason = name.partition(":")
             ended.add_metric((*key, outcome, reason), number)
         for family, buckets, total in ((latency, LATENCY, LATENCY_SUM), (ran, RAN, RAN_SUM)):
@@ -129,14 +139,14 @@ def _put_queues(gauges: Gauges, redis: RedisView) -> None:
 
 def _put_hour(gauges: Gauges, counts: Counts) -> None:
     for (kind, queue, task), tally in sorted(counts.items()):
-        for name, number in outcomes(tally).items():
+        for name, number in select_outcomes(tally).items():
             outcome, _, reason = name.partition(":")
             labels = {"kind": kind, "queue": queue, "task": task, "outcome": outcome, "reason": reason}
             gauges.put("last_hour_outcomes", "What became of due points and jobs in the last hour.", number, **labels)
-    for (queue, kind), tally in sorted(by_queue(counts).items()):
+    for (queue, kind), tally in sorted(sum_by_queue(counts).items()):
         for share in SHARES:
             labels = {"kind": kind, "queue": queue, "quantile": str(share)}
             text = "For how long due points and jobs waited in the last hour, up to twice as long as they did."
-            gauges.put("last_hour_latency_seconds", text, percentile(tally, LATENCY, share), **labels)
+            gauges.put("last_hour_latency_seconds", text, compute_percentile(tally, LATENCY, share), **labels)
             text = "How long attempts took in the last hour, up to twice as long as they did."
-            gauges.put("last_hour_duration_seconds", text, percentile(tally, RAN, share), **labels)
+            gauges.put("last_hour_duration_seconds", text, compute_percentile(tally, RAN, share), **labels)

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_noop
 from .. import ledger
 from ..exceptions import BrokerError
 from ..index import Broker, MinuteCounts
-from ..index.counters import LATENCY, MISSED, Counts, Key, Tally, add_up, percentile
+from ..index.counters import LATENCY, MISSED, Counts, Key, Tally, add_up, compute_percentile
 from ..index.web import ask
 from ..recurrence import from_ms, to_ms
 from ..recurrence.point import utcnow
@@ -48,11 +48,11 @@ def roll_up(broker: Broker, now_ms: int) -> int:
 
 def _move(minutes: MinuteCounts, queue: str, last: int) -> int:
     """Move a queue's minutes up to `last`. See Note [Moved once]."""
-    found = minutes.minutes(queue, 0, last)[:MOST_MINUTES]
+    found = minutes.list_minutes(queue, 0, last)[:MOST_MINUTES]
     for minute in found:
         counts = minutes.read(queue, minute)
         if counts:
-            ledger.add_minute(_instant(minute), counts)
+            ledger.add_minute(from_ms(minute * MINUTE_MS), counts)
         minutes.forget(queue, minute)
     return len(found)
 
@@ -104,15 +104,11 @@ def _read_minutes(broker: Broker, since: datetime, until: datetime) -> list[Row]
     minutes = MinuteCounts(broker)
     first, last = -(-to_ms(since) // MINUTE_MS), (to_ms(until) - 1) // MINUTE_MS
     return [
-        Row(_instant(minute), key, tally)
+        Row(from_ms(minute * MINUTE_MS), key, tally)
         for queue in broker.config.queues
-        for minute in minutes.minutes(queue, first, last)
+        for minute in minutes.list_minutes(queue, first, last)
         for key, tally in minutes.read(queue, minute).items()
     ]
-
-
-def _instant(minute: int) -> datetime:
-    return from_ms(minute * MINUTE_MS)
 
 
 #: Number of minutes before the current one that make up the load.
@@ -157,15 +153,15 @@ class Load(NamedTuple):
 
 def read_load(broker: Broker) -> Load:
     now = utcnow()
-    return sum_load(read_rows(start_of_load(now), broker=broker), now)
+    return sum_load(read_rows(get_load_start(now), broker=broker), now)
 
 
-def start_of_load(now: datetime) -> datetime:
+def get_load_start(now: datetime) -> datetime:
     return now.replace(second=0, microsecond=0) - LOAD_MINUTES * MINUTE
 
 
 def sum_load(rows: Iterable[Row], now: datetime) -> Load:
-    since = start_of_load(now)
+    since = get_load_start(now)
     tallies = [kinds.get("points", {}) for kinds in sum_steps(rows, since, MINUTE, LOAD_MINUTES + 1)]
     first = next((index for index, tally in enumerate(tallies) if tally), LOAD_MINUTES)
     # Counting may have begun in the middle of the first minute, so it is left out if the others suffice.
@@ -178,6 +174,6 @@ def sum_load(rows: Iterable[Row], now: datetime) -> Load:
         seconds=max(1.0, (now - since - first * MINUTE).total_seconds()),
         executed=sum(total.get(name, 0) for name in ("succeeded", "failed", "retried")),
         missed=total.get(MISSED, 0),
-        longest_wait=(percentile(total, LATENCY, 1.0) or 0.0) if total else 0.0,
+        longest_wait=(compute_percentile(total, LATENCY, 1.0) or 0.0) if total else 0.0,
         goes_on=any(tally.get(MISSED) for tally in tallies[-2:]),
     )

@@ -60,15 +60,15 @@ def judge(snapshot: "Snapshot", *, max_wait: float = MAX_WAIT_SECONDS) -> list[P
     compared, redis = snapshot.comparison, snapshot.redis
     problems = [snapshot.blind[code] for code in sorted(snapshot.blind, reverse=True)]
     for server in redis.servers if redis is not None else ():
-        problems += _server(server)
+        problems += _judge_server(server)
     if compared is not None and compared.foreign:
         return [*problems, Problem("foreign_layout", compared.foreign)]
     if redis is not None:
-        problems += _queues(redis, snapshot, max_wait)
+        problems += _judge_queues(redis, snapshot, max_wait)
     if compared is not None and redis is not None:
         problems += judge_unnamed(compared.unnamed, redis)
-        problems += _differences(compared, redis)
-    return [*problems, *_discarded(snapshot), *_definitions(snapshot), *_remarks(snapshot)]
+        problems += _judge_differences(compared, redis)
+    return [*problems, *_judge_discarded(snapshot), *_judge_definitions(snapshot), *_find_remarks(snapshot)]
 
 
 def simplify(problems: Sequence[Problem], redis: RedisView | None, *, details: bool) -> list[Problem]:
@@ -89,7 +89,7 @@ def list_remarks(problems: Iterable[Problem]) -> list[Problem]:
     return [each for each in problems if not each.is_wrong and each.tone != "quiet"]
 
 
-def _discarded(snapshot: "Snapshot") -> Iterator[Problem]:
+def _judge_discarded(snapshot: "Snapshot") -> Iterator[Problem]:
     count = sum(row.tally.get(DISCARDED, 0) for row in snapshot.rows or ())
     if count:
         text = ngettext(
@@ -102,38 +102,38 @@ def _discarded(snapshot: "Snapshot") -> Iterator[Problem]:
         yield Problem("discarded", text % {"count": count})
 
 
-def _remarks(snapshot: "Snapshot") -> Iterator[Problem]:
+def _find_remarks(snapshot: "Snapshot") -> Iterator[Problem]:
     if snapshot.redis is not None and not snapshot.redis.live:
         yield Problem("idle", _("No worker runs."), FINE, tone="warn")
     if (states := snapshot.states) is not None:
         failing, broken, often = states.failing.count, states.broken.count, states.restarted
-        yield from _remark(
+        yield from _build_remark(
             "restarted", often,
             ngettext("%(count)s run keeps losing its worker", "%(count)s runs keep losing their workers", often),
         )  # fmt: skip
-        yield from _remark(
+        yield from _build_remark(
             "failing", failing, ngettext("%(count)s schedule fails", "%(count)s schedules fail", failing)
         )
-        yield from _remark(
+        yield from _build_remark(
             "broken", broken, ngettext("%(count)s schedule is broken", "%(count)s schedules are broken", broken)
         )
     failed = sum((snapshot.failed_jobs or {}).values())
-    yield from _remark("failed_jobs", failed, ngettext("%(count)s failed job", "%(count)s failed jobs", failed))
+    yield from _build_remark("failed_jobs", failed, ngettext("%(count)s failed job", "%(count)s failed jobs", failed))
     for row in snapshot.held_back or ():
         tone, text = "warn" if row.is_paused() else "quiet", explain_wait([row]) or f"{row}: {row.restrictions}"
-        queue = row.name if row.kind == Control.Kind.QUEUE else ""
+        queue = row.name if row.kind == Control.Target.QUEUE else ""
         yield Problem("held_back", text, FINE, queue, str(row.pk), row.name, tone)
     if states is not None:
         text = ngettext("%(count)s schedule is paused", "%(count)s schedules are paused", states.paused)
-        yield from _remark("paused", states.paused, text, "quiet")
+        yield from _build_remark("paused", states.paused, text, "quiet")
 
 
-def _remark(code: str, count: int, text: str, tone: str = "bad") -> Iterator[Problem]:
+def _build_remark(code: str, count: int, text: str, tone: str = "bad") -> Iterator[Problem]:
     if count:
         yield Problem(code, text % {"count": format_count(count)}, FINE, tone=tone)
 
 
-def exit_status(problems: Iterable[Problem]) -> int:
+def get_exit_status(problems: Iterable[Problem]) -> int:
     return max((problem.status for problem in problems), default=FINE)
 
 
@@ -142,7 +142,7 @@ def format_count(count: int) -> str:
     return str(count) if count <= MOST_UNKNOWN else f"{MOST_UNKNOWN}+"
 
 
-def _definitions(snapshot: "Snapshot") -> Iterator[Problem]:
+def _judge_definitions(snapshot: "Snapshot") -> Iterator[Problem]:
     if (unknown := snapshot.unknown_tasks) and unknown.count:
         text = ngettext(
             "%(count)s schedule uses a task that no installed app has, and does not run: %(names)s. "
@@ -179,7 +179,7 @@ def judge_unnamed(unnamed: Iterable[Unnamed], redis: RedisView) -> Iterator[Prob
     """Yield what no worker will run. Queues that a live worker serves are left out: its settings are different."""
     waiting = [each for each in unnamed if each.schedules or each.runs or each.jobs]
     for each in waiting:
-        if each.kind == "queue" and not redis.serves(each.name):
+        if each.kind == "queue" and not redis.is_served(each.name):
             text = _(
                 "DELAYQ['QUEUES'] does not contain queue %(name)s, so nothing of it runs (enabled "
                 "schedules: %(schedules)d, queued runs: %(runs)d, open jobs: %(jobs)d). Add it until its "
@@ -199,7 +199,7 @@ def judge_unnamed(unnamed: Iterable[Unnamed], redis: RedisView) -> Iterator[Prob
             yield Problem("unknown_name", text % {"names": Named(len(names), tuple(names[:NAMES_SHOWN])).listed})
 
 
-def _server(server: ServerView) -> Iterator[Problem]:
+def _judge_server(server: ServerView) -> Iterator[Problem]:
     if server.memory_policy not in ("", "noeviction"):
         text = _(
             "Redis has maxmemory-policy %(policy)s and would evict schedules, so no worker starts. "
@@ -213,18 +213,18 @@ def _server(server: ServerView) -> Iterator[Problem]:
         yield Problem("redis_unfit", text % {"field": server.disk_problem})
 
 
-def _queues(redis: RedisView, snapshot: "Snapshot", max_wait: float) -> Iterator[Problem]:
+def _judge_queues(redis: RedisView, snapshot: "Snapshot", max_wait: float) -> Iterator[Problem]:
     """Yield problems of queues. A paused queue may wait for any time, because users want it so."""
     paused = {row.name for row in snapshot.held_back or () if row.kind == "queue" and row.is_paused()}
     for queue in redis.queues:
-        yield from _waiting(queue, math.inf if queue.queue in paused else max_wait)
+        yield from _judge_waiting(queue, math.inf if queue.queue in paused else max_wait)
         absent = sum(shard.epoch == "absent" for shard in redis.shards if shard.queue == queue.queue)
-        yield from _unbuilt(queue.queue, absent) if absent else ()
+        yield from _report_unbuilt(queue.queue, absent) if absent else ()
     if snapshot.load is not None and snapshot.load.overloaded:
         yield Problem("overdue", _(OVERLOAD) % snapshot.load.values)
 
 
-def _unbuilt(queue: str, absent: int) -> Iterator[Problem]:
+def _report_unbuilt(queue: str, absent: int) -> Iterator[Problem]:
     text = ngettext(
         "%(count)d shard of queue %(queue)s is not built in Redis: it was flushed, or no worker has run yet. A "
         "worker builds it within seconds; if none runs, start one: manage.py delayq_worker",
@@ -236,7 +236,7 @@ def _unbuilt(queue: str, absent: int) -> Iterator[Problem]:
     yield Problem("not_built", text % {"count": absent, "queue": queue}, queue=queue)
 
 
-def _waiting(queue: QueueView, max_wait: float) -> Iterator[Problem]:
+def _judge_waiting(queue: QueueView, max_wait: float) -> Iterator[Problem]:
     """Yield a queue that no worker serves, or that is late. With jobs alone, it needs no worker until a job is late."""
     values = {"queue": queue.queue, "count": queue.members, "span": format_span(queue.oldest_due), "most": max_wait}
     late = queue.oldest_due > max_wait
@@ -265,7 +265,7 @@ def format_span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
+def _judge_differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
     if compared.stale_edits:
         text = ngettext(
             "%(count)d edit is not in Redis, although it is older than 30 s. A worker adds it within "
@@ -275,7 +275,7 @@ def _differences(compared: Comparison, redis: RedisView) -> Iterator[Problem]:
             compared.stale_edits,
         )
         yield Problem("out_of_sync", text % {"count": min(compared.stale_edits, MOST_COUNTED)})
-    if count := compared.excess(redis):
+    if count := compared.count_excess(redis):
         text = ngettext(
             "%(count)d entry in Redis differs from the database. A worker repairs it within 10 min; "
             "to repair it now, run: manage.py delayq_sync",

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..index import Broker, Shard, Stats
-from ..index.keys import grouped
+from ..index.keys import group_by
 from ..sync import LIVE_SECONDS
 
 
@@ -91,17 +91,17 @@ class RedisView:
     @cached_property
     def queues(self) -> tuple[QueueView, ...]:
         found = []
-        for queue, shards in grouped(self.shards, lambda shard: shard.queue).items():
+        for queue, shards in group_by(self.shards, lambda shard: shard.queue).items():
             sums = {name: sum(getattr(shard, name) for shard in shards) for name in SUMMED}
             oldest = max(shard.oldest_due or 0.0 for shard in shards)
-            found.append(QueueView(queue, oldest, self.serves(queue), **sums))
+            found.append(QueueView(queue, oldest, self.is_served(queue), **sums))
         return tuple(found)
 
     @property
     def live(self) -> list[WorkerView]:
         return [worker for worker in self.workers if worker.live]
 
-    def serves(self, queue: str) -> bool:
+    def is_served(self, queue: str) -> bool:
         return any(worker.live and queue in worker.queues for worker in self.workers)
 
     @cached_property
@@ -111,43 +111,43 @@ class RedisView:
 
 def read_redis(broker: Broker) -> RedisView:
     """Return the view of Redis. Raises BrokerError if it does not answer, or answers with an error."""
-    shards = broker.shards()
-    stats = broker.stats(shards)
+    shards = broker.list_shards()
+    stats = broker.read_stats(shards)
     now_ms = stats[0].now_ms
     workers = [
-        _worker_view(name, beat_ms, text, now_ms)
-        for name, (beat_ms, text) in broker.workers().items()
+        _build_worker_view(name, beat_ms, text, now_ms)
+        for name, (beat_ms, text) in broker.read_workers().items()
         if name.isprintable()  # else it is garbage of another program
     ]
     return RedisView(
         workers=tuple(sorted(workers, key=lambda worker: (round(worker.heartbeat_age, -1), worker.name))),
-        shards=tuple(_shard_view(shard, each) for shard, each in zip(shards, stats, strict=True)),
-        servers=tuple(map(_server_view, broker.info("default"))),
+        shards=tuple(_build_shard_view(shard, each) for shard, each in zip(shards, stats, strict=True)),
+        servers=tuple(map(_build_server_view, broker.read_info("default"))),
     )
 
 
-def _worker_view(name: str, beat_ms: int, text: str, now_ms: int) -> WorkerView:
+def _build_worker_view(name: str, beat_ms: int, text: str, now_ms: int) -> WorkerView:
     try:
         details = json.loads(text)
     except (ValueError, RecursionError):
         details = None
     if not isinstance(details, dict):  # invalid or not written yet; the heartbeat is still valid
         details = {}
-    queues, started = details.get("queues"), _whole(details.get("started"))
+    queues, started = details.get("queues"), _parse_whole(details.get("started"))
     return WorkerView(
         name=name,
         queues=tuple(filter(str.isprintable, map(str, queues))) if isinstance(queues, list) else (),
         heartbeat_age=max(0.0, (now_ms - beat_ms) / 1000),
         uptime=None if started is None else max(0.0, round(now_ms / 1000 - started, 3)),
-        **{name: _whole(details.get(name)) for name in ("running", "held", "threads", "memory_mb")},
+        **{name: _parse_whole(details.get(name)) for name in ("running", "held", "threads", "memory_mb")},
     )
 
 
-def _whole(value: Any) -> int | None:
+def _parse_whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _shard_view(shard: Shard, stats: Stats) -> ShardView:
+def _build_shard_view(shard: Shard, stats: Stats) -> ShardView:
     epoch = "built"
     if stats.epoch is None:
         epoch = "absent"
@@ -158,15 +158,15 @@ def _shard_view(shard: Shard, stats: Stats) -> ShardView:
     return ShardView(shard.queue, shard.number, *counts, waiting, epoch, stats.jobs, stats.jobs_due)
 
 
-def _server_view(info: Mapping[str, Any]) -> ServerView:
+def _build_server_view(info: Mapping[str, Any]) -> ServerView:
     name = str(info.get("server_name", "redis")) if info else ""
     failed = [key for key in ("rdb_last_bgsave_status", "aof_last_write_status") if info.get(key, "ok") != "ok"]
     return ServerView(
         name=name,
         version=str(info.get(f"{name}_version", info.get("redis_version", ""))),
         memory_policy=str(info.get("maxmemory_policy", "")),
-        used_bytes=_whole(info.get("used_memory")),
-        max_bytes=_whole(info.get("maxmemory")) or None,
+        used_bytes=_parse_whole(info.get("used_memory")),
+        max_bytes=_parse_whole(info.get("maxmemory")) or None,
         appendonly=bool(info["aof_enabled"]) if "aof_enabled" in info else None,
         disk_problem=failed[0] if failed else "",
     )

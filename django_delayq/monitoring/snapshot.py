@@ -21,7 +21,7 @@ from ..recurrence.point import utcnow
 from ..sync.pruning import LastPass, read_last
 from . import database_side as database
 from .database_side import Comparison, Named, StateCounts
-from .minutes import Load, Row, read_rows, start_of_load, sum_load
+from .minutes import Load, Row, get_load_start, read_rows, sum_load
 from .problems import BLIND, MAX_WAIT_SECONDS, Problem, explain_failure, judge
 from .redis_side import RedisView, read_redis
 
@@ -100,7 +100,7 @@ def take_snapshot_within(seconds: float, *, max_wait: float = MAX_WAIT_SECONDS) 
     snapshot, deadline = Snapshot(), time.monotonic() + seconds
     broker = Broker(timeout_seconds=seconds / 2)
     sides = [
-        Thread(target=_in_thread, args=(question, snapshot, broker, deadline), name="delayq-status", daemon=True)
+        Thread(target=_ask_in_thread, args=(question, snapshot, broker, deadline), name="delayq-status", daemon=True)
         for question in (_read_redis_in_full, _read_database_in_full)
     ]
     for side in sides:
@@ -119,7 +119,7 @@ def take_snapshot_within(seconds: float, *, max_wait: float = MAX_WAIT_SECONDS) 
     return snapshot
 
 
-def _in_thread(question: Callable[..., None], *args: object) -> None:
+def _ask_in_thread(question: Callable[..., None], *args: object) -> None:
     try:
         question(*args)
     finally:
@@ -136,17 +136,17 @@ def _read_redis_in_full(snapshot: Snapshot, broker: Broker, deadline: float) -> 
         return database.compare(broker, database.read_used()["queue"])
 
     first = snapshot.attempt(compare)
-    if first is not None and first.excess(redis) and time.monotonic() + AGAIN_SECONDS < deadline:
+    if first is not None and first.count_excess(redis) and time.monotonic() + AGAIN_SECONDS < deadline:
         time.sleep(AGAIN_SECONDS)  # workers do not signal the end of their writes
         again = snapshot.attempt(compare)
-        first = min(again or first, first, key=lambda each: each.excess(redis))
+        first = min(again or first, first, key=lambda each: each.count_excess(redis))
     snapshot.comparison = first
 
 
 def _read_database_in_full(snapshot: Snapshot, broker: Broker, deadline: float) -> None:
     def reach() -> str:
         ledger.check_tables()
-        return connections[ledger.database()].vendor
+        return connections[ledger.get_database()].vendor
 
     snapshot.vendor = snapshot.attempt(reach) or ""
     if snapshot.vendor:
@@ -159,7 +159,7 @@ def _read_database_in_full(snapshot: Snapshot, broker: Broker, deadline: float) 
 
 
 def _read_database(snapshot: Snapshot, tasks: Sequence[str], most: int, *, names: int) -> None:
-    snapshot.held_back = snapshot.attempt(lambda: list(Control.objects.using(ledger.database()).in_force()))
+    snapshot.held_back = snapshot.attempt(lambda: list(Control.objects.using(ledger.get_database()).in_force()))
     snapshot.unknown_tasks = snapshot.attempt(lambda: database.count_unknown(tasks))
     snapshot.late = snapshot.attempt(database.count_late)
     snapshot.states = snapshot.attempt(lambda: database.count_states(most, names))
@@ -167,6 +167,6 @@ def _read_database(snapshot: Snapshot, tasks: Sequence[str], most: int, *, names
 
 def _read_minutes(snapshot: Snapshot, broker: Broker | None = None, *, briefly: bool = False) -> None:
     now = utcnow()
-    since = start_of_load(now) if briefly else now - timedelta(hours=1)
+    since = get_load_start(now) if briefly else now - timedelta(hours=1)
     rows = snapshot.rows = snapshot.attempt(lambda: read_rows(since, broker=broker))
     snapshot.load = None if rows is None else sum_load(rows, now)

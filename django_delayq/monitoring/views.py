@@ -45,5 +45,5 @@ def healthz(request: HttpRequest) -> HttpResponse:
 @never_cache
 def readyz(request: HttpRequest) -> HttpResponse:
     """Return 200 if Redis and the database answer, else 503 with the names of those that do not."""
-    page = health.create_page(health.unready())
+    page = health.create_page(health.find_unready())
     return HttpResponse(page.body, page.content_type, page.status)

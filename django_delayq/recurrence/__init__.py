@@ -4,10 +4,10 @@
 from .cron import Cron
 from .dialect import parse_every
 from .point import from_ms, to_ms
-from .policy import Policies, Run, Skip, decide, decide_all, too_old, wake_at
+from .policy import Execute, Policies, Skip, compute_wake, decide, decide_all, is_too_old
 from .recurrence import Every, Once, Recurrence, Windowed
 
 __all__ = [
-    "Cron", "Every", "Once", "Policies", "Recurrence", "Run", "Skip", "Windowed", "decide", "decide_all", "from_ms",
-    "parse_every", "to_ms", "too_old", "wake_at",
+    "Cron", "Every", "Execute", "Once", "Policies", "Recurrence", "Skip", "Windowed", "compute_wake", "decide",
+    "decide_all", "from_ms", "is_too_old", "parse_every", "to_ms",
 ]  # fmt: skip

@@ -14,8 +14,8 @@ from functools import lru_cache
 from ..exceptions import InvalidRecurrence
 from .dialect import compile_cron
 from .fields import Fields
-from .point import DAY, from_seconds, micros, seconds
-from .zone import LONGEST_SHIFT, get_zone, stretch
+from .point import DAY, from_seconds, to_micros, to_seconds
+from .zone import LONGEST_SHIFT, find_stretch, get_zone
 
 DST_GAP = ("run_after", "skip")
 DST_OVERLAP = ("once", "twice")
@@ -62,27 +62,27 @@ class Cron:
         object.__setattr__(self, "_steps", steps)
 
     def next_after(self, instant: datetime) -> datetime | None:
-        second = seconds(instant)
+        second = to_seconds(instant)
         steps, found = self._steps[0]
         if steps != second:
-            found = from_seconds(self._first(second + 1))
+            found = from_seconds(self._find_first(second + 1))
             self._steps[0] = second, found
         return found
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
         """See `Recurrence`. Costs 20 to 30 times as much as `next_after`."""
-        return from_seconds(self._last(seconds(instant), seconds(floor)))
+        return from_seconds(self._find_last(to_seconds(instant), to_seconds(floor)))
 
     def count_between(self, first: datetime, last: datetime) -> int:
-        return self._count(-(-micros(first) // 1_000_000), seconds(last))
+        return self._count(-(-to_micros(first) // 1_000_000), to_seconds(last))
 
     # -- in whole UTC seconds since 1970, wall-clock seconds where so named; see Note [Points are computed per stretch]
 
-    def _first(self, second: int) -> int | None:
+    def _find_first(self, second: int) -> int | None:
         while True:
-            begin, end, offset, extra = self._stretch(second)
+            begin, end, offset, extra = self._find_stretch(second)
             wall = begin + offset
-            found = self.fields.first_at_or_after(wall)
+            found = self.fields.find_first(wall)
             if extra is not None and (found is None or extra < found - offset):
                 return extra
             if found is None:
@@ -94,15 +94,15 @@ class Cron:
                 # No jump back reaches before `wall`, and nothing matches between `wall` and `found`.
                 second = max(end, found - offset - 2 * DAY)
 
-    def _last(self, second: int, floor: int) -> int | None:
+    def _find_last(self, second: int, floor: int) -> int | None:
         """Return the last due point in `floor < point <= second`, by bisection: the distance costs little."""
-        newest = self._first(floor + 1)
+        newest = self._find_first(floor + 1)
         if newest is None or newest > second:
             return None
         low, high = newest, second + 1
         while high - low > 1:
             middle = (low + high) // 2
-            point = self._first(middle)
+            point = self._find_first(middle)
             if point is None or point > second:
                 high = middle
             else:
@@ -114,16 +114,16 @@ class Cron:
         total = 0
         second = first
         while second <= last:
-            begin, end, offset, extra = self._stretch(second)
+            begin, end, offset, extra = self._find_stretch(second)
             if extra is not None and extra <= last and not self.fields.count(extra + offset, extra + offset + 1):
                 total += 1
             total += self.fields.count(begin + offset, min(end, last + 1) + offset)
             second = end
         return total
 
-    def _stretch(self, second: int) -> tuple[int, int, int, int | None]:
+    def _find_stretch(self, second: int) -> tuple[int, int, int, int | None]:
         """Return where the stretch begins to count, its end, its offset, and the point for times in a gap before."""
-        start, end, offset, before = stretch(self._zone, second)
+        start, end, offset, before = find_stretch(self._zone, second)
         shift = offset - before
         if shift == 0 or abs(shift) > LONGEST_SHIFT or not self.fields.fixed:
             return second, end, offset, None
@@ -132,5 +132,5 @@ class Cron:
         extra = -(-(start + offset) // 60) * 60 - offset
         if self.dst_gap == "skip" or extra < second:
             return second, end, offset, None
-        missing = self.fields.first_at_or_after(start + before)
+        missing = self.fields.find_first(start + before)
         return second, end, offset, extra if missing is not None and missing < start + offset else None

@@ -73,8 +73,8 @@ def compile_cron(expression: str, key: str) -> Fields:
     seconds, minutes, hours, rule.days, months, rule.weekdays = masks
     fixed = not words[1].startswith("*") and not words[2].startswith("*")
     fields = Fields(seconds, minutes, hours, months, rule, fixed)
-    if fields.first_at_or_after(_LAST_CYCLE) is None:
-        raise _never_comes(words)
+    if fields.find_first(_LAST_CYCLE) is None:
+        raise _build_never_error(words)
     return fields
 
 
@@ -87,7 +87,7 @@ def _split(text: str) -> list[str]:
             f"A time zone in the expression ({words[0]!r}) is not supported. Write it in the field 'timezone'."
         )
     if words[0].startswith("@"):
-        return _macro(words)
+        return _expand_macro(words)
     if len(words) == 7 and _YEAR.match(words[6]):
         raise InvalidRecurrence(
             f"Seven fields: a year ({words[6]!r}) is not supported. Leave it out, and bound the "
@@ -101,7 +101,7 @@ def _split(text: str) -> list[str]:
     return words
 
 
-def _macro(words: list[str]) -> list[str]:
+def _expand_macro(words: list[str]) -> list[str]:
     name = words[0].upper()
     if len(words) == 1 and name in MACROS:
         return MACROS[name].split()
@@ -110,7 +110,7 @@ def _macro(words: list[str]) -> list[str]:
     raise InvalidRecurrence(REFUSED_MACROS.get(name, unknown))
 
 
-def _never_comes(words: Sequence[str]) -> InvalidRecurrence:
+def _build_never_error(words: Sequence[str]) -> InvalidRecurrence:
     fields = [f"day-of-month {words[3]!r}", f"month {words[4]!r}"]
     if words[5] not in ("*", "?"):
         fields.append(f"day-of-week {words[5]!r}")

@@ -60,7 +60,7 @@ def read_field(spec: FieldSpec, text: str, key: str, rule: DayRule) -> int:
         for typed in text.split(","):
             item = typed.upper()
             if hashed := _HASH.fullmatch(item):
-                item = _hashed(spec, item, hashed, key)
+                item = _replace_hash(spec, item, hashed, key)
             if not _read_day(spec, item, rule) and not _read_weekday(spec, item, rule):
                 mask |= _read_range(spec, item)
     except _Refused as refused:
@@ -75,9 +75,9 @@ def _read_day(spec: FieldSpec, item: str, rule: DayRule) -> bool:
     if item == "LW":
         rule.nearest.add(31)
     elif match := _NEAREST.fullmatch(item):
-        rule.nearest.add(_value(spec, item, match["day"]))
+        rule.nearest.add(_parse_value(spec, item, match["day"]))
     elif match := _BEFORE_LAST.fullmatch(item):
-        back = _number(spec, match["back"] or "0")
+        back = _parse_number(spec, match["back"] or "0")
         if back > 30:
             raise _Refused("is out of range: allowed are L (the last day) and L-1 to L-30.")
         rule.before_last.add(back)
@@ -91,11 +91,11 @@ def _read_weekday(spec: FieldSpec, item: str, rule: DayRule) -> bool:
     match = _NTH.fullmatch(item) if spec is DAY_OF_WEEK else None
     if match is None:
         return False
-    weekday = _value(spec, item, match["weekday"] or match["last"]) % 7
+    weekday = _parse_value(spec, item, match["weekday"] or match["last"]) % 7
     if match["nth"] in (None, "L"):
         nth = LAST
     else:
-        nth = _number(spec, match["nth"])
+        nth = _parse_number(spec, match["nth"])
         if not 1 <= nth <= 5:
             raise _Refused("is out of range: after # allowed are 1-5 and L (the last one in the month).")
     rule.nth.add((weekday, nth))
@@ -106,8 +106,8 @@ def _read_weekday(spec: FieldSpec, item: str, rule: DayRule) -> bool:
 def _read_range(spec: FieldSpec, item: str) -> int:
     match = _RANGE.fullmatch(item)
     if match is None:
-        raise _Refused(_why_not(spec, item))
-    step = 1 if match["step"] is None else _number(spec, match["step"])
+        raise _Refused(_explain_refusal(spec, item))
+    step = 1 if match["step"] is None else _parse_number(spec, match["step"])
     if step < 1:
         raise _Refused("has step 0: steps begin at 1. Leave the step out to have every value.")
     if match["low"] == "*":
@@ -115,19 +115,19 @@ def _read_range(spec: FieldSpec, item: str) -> int:
             raise _Refused(f"is not understood: a range has a number on both sides; allowed are {spec.allowed}.")
         low, high = spec.low, spec.high
     else:
-        low = high = _value(spec, item, match["low"])
+        low = high = _parse_value(spec, item, match["low"])
         if match["high"] is not None:
-            high = _value(spec, item, match["high"])
+            high = _parse_value(spec, item, match["high"])
         elif match["step"] is not None:
             low, high = low % 7 if spec is DAY_OF_WEEK else low, spec.high
     if low > high:
-        raise _Refused(f"is a reversed range. Write {_unreversed(spec, low, high)} instead.")
+        raise _Refused(f"is a reversed range. Write {_split_reversed(spec, low, high)} instead.")
     _check_step(spec, step, low, high)
     size = 7 if spec is DAY_OF_WEEK else 60
     return sum(1 << number for number in {number % size for number in range(low, high + 1, step)})
 
 
-def _unreversed(spec: FieldSpec, low: int, high: int) -> str:
+def _split_reversed(spec: FieldSpec, low: int, high: int) -> str:
     if spec is DAY_OF_WEEK and low == 7:
         return f"0-{high}" if high else "0"
     upper = f"{low}-{spec.high}" if low < spec.high else str(low)
@@ -144,29 +144,29 @@ def _check_step(spec: FieldSpec, step: int, low: int, high: int) -> None:
         )
 
 
-def _value(spec: FieldSpec, item: str, text: str) -> int:
+def _parse_value(spec: FieldSpec, item: str, text: str) -> int:
     if text.isdecimal():
-        number = _number(spec, text)
+        number = _parse_number(spec, text)
     elif text in spec.names:
         number = spec.low + spec.names.index(text)
     else:
-        raise _Refused(_why_not(spec, item))
+        raise _Refused(_explain_refusal(spec, item))
     if not spec.low <= number <= spec.top:
         raise _Refused(f"is out of range: allowed are {spec.allowed}.")
     return number
 
 
-def _number(spec: FieldSpec, text: str) -> int:
+def _parse_number(spec: FieldSpec, text: str) -> int:
     if len(text) > 4:
         raise _Refused(f"is out of range: allowed are {spec.allowed}.")
     return int(text)
 
 
-def _hashed(spec: FieldSpec, item: str, match: re.Match[str], key: str) -> str:
+def _replace_hash(spec: FieldSpec, item: str, match: re.Match[str], key: str) -> str:
     """Replace `H` by plain numbers from the hash of field and key. Another hash would move existing schedules."""
     low, high = spec.low, spec.high
     if match["low"] is not None:
-        low, high = _number(spec, match["low"]), _number(spec, match["high"])
+        low, high = _parse_number(spec, match["low"]), _parse_number(spec, match["high"])
         if not spec.low <= low <= high <= spec.high:
             sunday = " (0 is Sunday)" if spec is DAY_OF_WEEK else ""
             low, high = (min(max(end, spec.low), spec.high) for end in sorted((low, high)))
@@ -180,7 +180,7 @@ def _hashed(spec: FieldSpec, item: str, match: re.Match[str], key: str) -> str:
     draw = int.from_bytes(digest[:8], "big")
     if match["step"] is None:
         return str(low + draw % (high - low + 1))
-    step = _number(spec, match["step"])
+    step = _parse_number(spec, match["step"])
     if step < 1:
         raise _Refused("has step 0: steps begin at 1.")
     _check_step(spec, step, low, high)
@@ -204,7 +204,7 @@ _LOOKS = (
 )  # fmt: skip
 
 
-def _why_not(spec: FieldSpec, item: str) -> str:
+def _explain_refusal(spec: FieldSpec, item: str) -> str:
     allowed, begin = f"allowed are {spec.allowed}.", item[:3]
     for pattern, only, why in _LOOKS:
         if only in (None, spec) and re.search(pattern, item):

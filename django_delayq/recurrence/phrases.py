@@ -59,34 +59,34 @@ _ROUNDS = {"second": 60, "minute": 60, "hour": 24}
 
 def understand(text: str) -> str | None:
     """Return the cron expression that a phrase may mean, or `@every` if there is none; None if it is not understood."""
-    phrase = " ".join(_canonical(text)) if len(text) <= LONGEST else ""
+    phrase = " ".join(_normalize_words(text)) if len(text) <= LONGEST else ""
     phrase = re.sub(r"daily (n\d+(?: and n\d+)*)", lambda found: re.sub(r"n(?=\d)", "d", found[1]), phrase)
     phrase = phrase.replace("last daily", "dL")
     if re.search("month|monat", text.casefold()):  # else "every second Monday" may mean every other week
-        phrase = re.sub(r"(d[1-5]|second|last) w([0-6])(?![\d,-])", _nth, phrase)
+        phrase = re.sub(r"(d[1-5]|second|last) w([0-6])(?![\d,-])", _format_nth, phrase)
     phrase = re.sub(r"(weekly (?=w)|monthly (?=[dw]))", "", phrase)
     if found := _OFTEN.fullmatch(phrase):
-        return _often(int(found[1]), _ROUNDS["minute" if found[2] == "hour" else "hour"])
-    return _expression(phrase.replace("monthly", "d1")) or _interval(phrase)
+        return _spread_evenly(int(found[1]), _ROUNDS["minute" if found[2] == "hour" else "hour"])
+    return _build_expression(phrase.replace("monthly", "d1")) or _parse_interval(phrase)
 
 
-def _expression(phrase: str) -> str | None:
+def _build_expression(phrase: str) -> str | None:
     phrase = re.sub(r"(?<!\d )weekly", "w0", phrase)
     for shape in _SHAPES:
         if found := shape.fullmatch(phrase):
             parts = found.groupdict()
-            clock = _rhythm(parts) if parts.get("unit") else _clock(parts.get("times") or "t0:0")
-            days = _days(parts.get("days") or "", parts.get("weekdays") or "")
+            clock = _parse_rhythm(parts) if parts.get("unit") else _parse_clock(parts.get("times") or "t0:0")
+            days = _parse_days(parts.get("days") or "", parts.get("weekdays") or "")
             return f"{clock} {days}" if clock and days else None
     return None
 
 
-def _nth(found: re.Match[str]) -> str:
+def _format_nth(found: re.Match[str]) -> str:
     nth = {"second": "#2", "last": "L"}.get(found[1], f"#{found[1][1:]}")
     return f"w{found[2]}{nth}"
 
 
-def _often(count: int, size: int) -> str | None:
+def _spread_evenly(count: int, size: int) -> str | None:
     """Return the expression for `count` times in an hour or a day, None if these are not evenly spaced."""
     if not count or size % count:
         return None
@@ -94,7 +94,7 @@ def _often(count: int, size: int) -> str | None:
     return f"{step} * * * *" if size == _ROUNDS["minute"] else f"0 {step} * * *"
 
 
-def _interval(phrase: str) -> str | None:
+def _parse_interval(phrase: str) -> str | None:
     if not (found := _INTERVAL.fullmatch(phrase)):
         return None
     count, unit = int(found[1]), found[2][0]
@@ -102,26 +102,26 @@ def _interval(phrase: str) -> str | None:
     return every if parse_every(every) else None
 
 
-def _canonical(text: str) -> Iterator[str]:
+def _normalize_words(text: str) -> Iterator[str]:
     """Yield the words of a phrase in their common form; unknown words unchanged."""
     for found in _WORD.finditer(text.casefold()):
         kind, word = str(found.lastgroup), found[0]
         if kind == "time":
-            yield f"t{_time(word)}"
+            yield f"t{_format_time(word)}"
         elif kind in ("day", "number"):
             yield f"{kind[0]}{int(''.join(filter(str.isdecimal, word)))}"
         elif same := _SAME.get(word, _SAME.get(word.removesuffix("s"), word)):
             yield same
 
 
-def _time(text: str) -> str:
+def _format_time(text: str) -> str:
     hour, minute = (int(part) for part in re.findall(r"\d+", f"{text} 0")[:2])
     if text.endswith("m") and 1 <= hour <= 12:
         hour = hour % 12 + 12 * text.endswith("pm")
     return f"{hour}:{minute}"
 
 
-def _rhythm(parts: dict[str, str | None]) -> str | None:
+def _parse_rhythm(parts: dict[str, str | None]) -> str | None:
     """Return seconds, minutes and hours of "every 15 minutes", None for a step that does not divide the unit evenly."""
     unit, step = str(parts["unit"]), int(parts["count"] or 1)
     if not 1 <= step < _ROUNDS[unit] or _ROUNDS[unit] % step:
@@ -130,7 +130,7 @@ def _rhythm(parts: dict[str, str | None]) -> str | None:
     return {"second": f"{field} * *", "minute": f"{field} *", "hour": f"0 {field}"}[unit]
 
 
-def _clock(times: str) -> str | None:
+def _parse_clock(times: str) -> str | None:
     """Return minute and hour, None if one expression cannot have exactly these times."""
     found = [(int(hour), int(minute or 0)) for hour, minute in re.findall(r"[tn](\d+)(?::(\d+))?", times)]
     hours, minutes = sorted({hour for hour, _ in found}), sorted({minute for _, minute in found})
@@ -139,7 +139,7 @@ def _clock(times: str) -> str | None:
     return f"{','.join(map(str, minutes))} {','.join(map(str, hours))}"
 
 
-def _days(days: str, weekdays: str) -> str | None:
+def _parse_days(days: str, weekdays: str) -> str | None:
     if days:
         names = sorted(set(re.findall(r"d(L|\d+)", days)), key=lambda name: (len(name), name))
         known = all(name == "L" or 1 <= int(name) <= 31 for name in names)
@@ -153,21 +153,19 @@ def _days(days: str, weekdays: str) -> str | None:
                 return None
             nth.append(span[1:])
             continue
-        ends = [_numbers(part) for part in span.split(" to ")]
+        ends = [_parse_numbers(part) for part in span.split(" to ")]
         if len(ends) > 2:
             return None
         first, last = ends[0][0], ends[-1][-1]
         numbers |= set(ends[0]) if len(ends) == 1 else {(first + each) % 7 for each in range((last - first) % 7 + 1)}
-    return f"* * {','.join([*map(_shown, split_runs(sorted(numbers))), *nth])}"
+    runs = split_runs(sorted(numbers))
+    found = [f"{run[0]}-{run[-1]}" if len(run) >= SHORTEST_RUN else ",".join(map(str, run)) for run in runs]
+    return f"* * {','.join([*found, *nth])}"
 
 
-def _numbers(code: str) -> list[int]:
+def _parse_numbers(code: str) -> list[int]:
     first, _, last = code[1:].partition("-")
     return list(range(int(first), int(last) + 1)) if last else [int(number) for number in code[1:].split(",")]
-
-
-def _shown(run: list[int]) -> str:
-    return f"{run[0]}-{run[-1]}" if len(run) >= SHORTEST_RUN else ",".join(map(str, run))
 
 
 def offer(text: str) -> tuple[str, str] | None:

@@ -15,7 +15,7 @@ def utcnow() -> datetime:
     return datetime.now(UTC)
 
 
-def as_utc(instant: datetime | None, name: str = "instant", *, field: str = "") -> datetime:
+def to_utc(instant: datetime | None, name: str = "instant", *, field: str = "") -> datetime:
     """Return an aware datetime in UTC. Raises ValueError for other values, InvalidRecurrence if `field` is given."""
     if isinstance(instant, datetime):
         if instant.tzinfo is UTC:
@@ -28,13 +28,13 @@ def as_utc(instant: datetime | None, name: str = "instant", *, field: str = "") 
     raise InvalidRecurrence(text, field=field) if field else ValueError(text)
 
 
-def micros(instant: datetime) -> int:
-    return (as_utc(instant) - EPOCH) // MICROSECOND
+def to_micros(instant: datetime) -> int:
+    return (to_utc(instant) - EPOCH) // MICROSECOND
 
 
-def seconds(instant: datetime) -> int:
+def to_seconds(instant: datetime) -> int:
     """Return the whole seconds since 1970, rounded down."""
-    return micros(instant) // 1_000_000
+    return to_micros(instant) // 1_000_000
 
 
 def from_seconds(value: int | None) -> datetime | None:
@@ -47,10 +47,10 @@ def from_seconds(value: int | None) -> datetime | None:
 
 def to_ms(instant: datetime) -> int:
     """Return milliseconds since 1970, rounded up, so that nothing starts early."""
-    return -((EPOCH - as_utc(instant)) // MILLISECOND)
+    return -((EPOCH - to_utc(instant)) // MILLISECOND)
 
 
-def known_ms(value_ms: int | None) -> datetime | None:
+def try_from_ms(value_ms: int | None) -> datetime | None:
     """Return the instant of these ms since 1970; None for None, and outside the calendar (corrupt data in Redis)."""
     try:
         return None if value_ms is None else from_ms(value_ms)

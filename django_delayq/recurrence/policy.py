@@ -9,7 +9,7 @@ from typing import Any
 
 from ..exceptions import InvalidRecurrence
 from .cron import Cron
-from .point import MICROSECOND, MILLISECOND, as_utc, to_ms
+from .point import MICROSECOND, MILLISECOND, to_ms, to_utc
 from .recurrence import Every, Once, Recurrence, Windowed
 
 OVERLAP = ("skip", "queue_one", "queue_all", "allow")
@@ -38,7 +38,7 @@ class Policies:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Execute:
     """Run the claimed point."""
 
 
@@ -53,9 +53,9 @@ class Skip:
     resume_at: datetime | None  # may have passed; None if no point is left
 
 
-def wake_at(point: datetime, jitter: timedelta, key: str) -> datetime:
+def compute_wake(point: datetime, jitter: timedelta, key: str) -> datetime:
     """Return when to claim the point: the point plus ms in [0, jitter), the same on every machine for this key."""
-    point = as_utc(point, "point")
+    point = to_utc(point, "point")
     width_ms = jitter // MILLISECOND if jitter else 0
     if width_ms <= 0:
         return point
@@ -63,10 +63,10 @@ def wake_at(point: datetime, jitter: timedelta, key: str) -> datetime:
     return point + timedelta(milliseconds=int.from_bytes(digest, "big") % width_ms)
 
 
-def too_old(point: datetime, now: datetime, policies: Policies) -> bool:
+def is_too_old(point: datetime, now: datetime, policies: Policies) -> bool:
     """Return whether the point is beyond the catch-up window, counted from its wake. Retries get this check only."""
     window = policies.catch_up_window
-    return window is not None and now - wake_at(point, policies.jitter, policies.key) > window
+    return window is not None and now - compute_wake(point, policies.jitter, policies.key) > window
 
 
 def decide(
@@ -76,23 +76,23 @@ def decide(
     busy_from: datetime | None,
     last_finished_at: datetime | None,
     policies: Policies,
-) -> Run | Skip:
+) -> Execute | Skip:
     """Decide about a claimed point at its first attempt. The point need not be on the recurrence, which an edit may
     have changed. `now` is the server time of the claim; `busy_from` to `last_finished_at` is the last unbroken busy
-    stretch. Every skip advances: claiming `resume_at` repeatedly ends at `Run`, in the future, or at None.
+    stretch. Every skip advances: claiming `resume_at` repeatedly ends at `Execute`, in the future, or at None.
     """
-    point, now = as_utc(point, "point"), as_utc(now, "now")
+    point, now = to_utc(point, "point"), to_utc(now, "now")
     late = _Late(recurrence, point, now, policies)
     if not late.is_late(point):
-        return Run()
-    if too_old(point, now, policies):
+        return Execute()
+    if is_too_old(point, now, policies):
         sure_until = now - (policies.catch_up_window or ZERO)
-        return late.skip_while("catch_up_window", sure_until, lambda candidate: too_old(candidate, now, policies))
+        return late.skip_while("catch_up_window", sure_until, lambda candidate: is_too_old(candidate, now, policies))
     if policies.overlap == "allow" or busy_from is None or last_finished_at is None:
-        return late.missed(None)
-    busy = as_utc(busy_from, "busy_from"), min(as_utc(last_finished_at, "last_finished_at"), now)
-    woke = wake_at(point, policies.jitter, policies.key)
-    return late.overlapped(busy[1]) if busy[0] <= woke <= busy[1] else late.missed(busy)
+        return late.judge_missed(None)
+    busy = to_utc(busy_from, "busy_from"), min(to_utc(last_finished_at, "last_finished_at"), now)
+    woke = compute_wake(point, policies.jitter, policies.key)
+    return late.judge_overlap(busy[1]) if busy[0] <= woke <= busy[1] else late.judge_missed(busy)
 
 
 def decide_all(
@@ -106,9 +106,9 @@ def decide_all(
     """Decide about a point and, after each skip, the next woken one. Return the skips, and the point to run, if any."""
     skips: list[Skip] = []
     following: datetime | None = point
-    while following is not None and (not skips or wake_at(following, policies.jitter, policies.key) <= now):
+    while following is not None and (not skips or compute_wake(following, policies.jitter, policies.key) <= now):
         decision = decide(recurrence, following, now, busy_from, last_finished_at, policies)
-        if isinstance(decision, Run):
+        if isinstance(decision, Execute):
             return skips, following
         skips.append(decision)
         following = decision.resume_at
@@ -123,7 +123,7 @@ class _Late:
     policies: Policies
 
     def is_late(self, point: datetime) -> bool:
-        latency = self.now - wake_at(point, self.policies.jitter, self.policies.key)
+        latency = self.now - compute_wake(point, self.policies.jitter, self.policies.key)
         if self.policies.grace is not None or latency <= ZERO:
             return latency > (self.policies.grace or ZERO)
         if latency > LONGEST_DEFAULT_GRACE:
@@ -131,20 +131,20 @@ class _Late:
         following = self.recurrence.next_after(point)
         return following is not None and latency > (following - point) / 2
 
-    def overlapped(self, busy_until: datetime) -> Run | Skip:
+    def judge_overlap(self, busy_until: datetime) -> Execute | Skip:
         """Judge a late point that came due while the schedule was busy."""
 
-        def woke_before_end(candidate: datetime) -> bool:
-            return wake_at(candidate, self.policies.jitter, self.policies.key) <= busy_until
+        def is_woken(candidate: datetime) -> bool:
+            return compute_wake(candidate, self.policies.jitter, self.policies.key) <= busy_until
 
         if self.policies.overlap == "queue_all":
-            return Run()
+            return Execute()
         if self.policies.overlap == "skip":
-            return self.skip_while("overlap", busy_until, woke_before_end)
-        newest, _ = self.last_of(busy_until - max(self.policies.jitter, ZERO), woke_before_end)
+            return self.skip_while("overlap", busy_until, is_woken)
+        newest, _ = self.find_last(busy_until - max(self.policies.jitter, ZERO), is_woken)
         return self.skip_until("overlap", newest)
 
-    def missed(self, busy: tuple[datetime, datetime] | None) -> Run | Skip:
+    def judge_missed(self, busy: tuple[datetime, datetime] | None) -> Execute | Skip:
         """Judge a point that came due while no worker ran. A later busy stretch is left to the overlap policy."""
         overlapped = None
         if busy is not None and self.point < busy[0]:
@@ -157,16 +157,16 @@ class _Late:
             return self.skip_until("missed", overlapped)
         if self.policies.missed == "skip":
             return self.skip_while("missed", self.now, lambda _: True)
-        return self.skip_until("missed", self.newest(self.now))
+        return self.skip_until("missed", self.find_newest(self.now))
 
-    def catch_up(self, end: datetime) -> Run | Skip:
+    def catch_up(self, end: datetime) -> Execute | Skip:
         """Keep the newest `max_catch_up` points up to `end`; bisection finds the first of them."""
         keep = self.policies.max_catch_up
         if keep <= 0:
             return self.skip_while("max_catch_up", end, lambda candidate: candidate <= end)
-        newest = self.newest(end)
+        newest = self.find_newest(end)
         if self.recurrence.count_between(self.point + MICROSECOND, newest) < keep:
-            return Run()
+            return Execute()
         low, high = self.point, newest + MICROSECOND  # `keep` points from low on, fewer from high on
         while high - low > MICROSECOND:
             middle = low + (high - low) // 2
@@ -176,12 +176,12 @@ class _Late:
                 high = middle
         return self.skip_until("max_catch_up", low)
 
-    def newest(self, until: datetime) -> datetime:
+    def find_newest(self, until: datetime) -> datetime:
         return self.recurrence.previous_at_or_before(until, self.point) or self.point
 
-    def last_of(self, sure: datetime, test: Callable[[datetime], bool]) -> tuple[datetime, datetime | None]:
+    def find_last(self, sure: datetime, test: Callable[[datetime], bool]) -> tuple[datetime, datetime | None]:
         """Return the last consecutive point that passes the test, and the next. All up to `sure` must pass."""
-        last = self.newest(sure)
+        last = self.find_newest(sure)
         following = self.recurrence.next_after(last)
         while following is not None and test(following):
             last, following = following, self.recurrence.next_after(following)
@@ -191,12 +191,12 @@ class _Late:
         """Skip the late points that pass the test. All points that wake up to `sure_until` must pass it."""
         grace = LONGEST_DEFAULT_GRACE if self.policies.grace is None else self.policies.grace
         sure = min(sure_until, self.now - grace) - max(self.policies.jitter, ZERO) - MICROSECOND
-        return self.skip(reason, *self.last_of(sure, lambda candidate: self.is_late(candidate) and test(candidate)))
+        return self.skip(reason, *self.find_last(sure, lambda candidate: self.is_late(candidate) and test(candidate)))
 
-    def skip_until(self, reason: str, resume_at: datetime) -> Run | Skip:
+    def skip_until(self, reason: str, resume_at: datetime) -> Execute | Skip:
         if resume_at == self.point:
-            return Run()
-        return self.skip(reason, self.newest(resume_at - MICROSECOND), resume_at)
+            return Execute()
+        return self.skip(reason, self.find_newest(resume_at - MICROSECOND), resume_at)
 
     def skip(self, reason: str, last: datetime, resume_at: datetime | None) -> Skip:
         points = 1 + self.recurrence.count_between(self.point + MICROSECOND, last)
@@ -216,9 +216,9 @@ class Recurring:
     @property
     def recurrence(self: Any) -> Recurrence:
         """Return the rule of this row. Raises InvalidRecurrence if raw SQL or a missing time zone leaves none."""
-        return self.recurrence_from(self.start_at or self.created_at)  # type: ignore[no-any-return]
+        return self.build_recurrence(self.start_at or self.created_at)  # type: ignore[no-any-return]
 
-    def recurrence_from(self: Any, anchor: datetime) -> Recurrence:
+    def build_recurrence(self: Any, anchor: datetime) -> Recurrence:
         """Return the rule with an interval counted from `anchor`; for other kinds the same as `recurrence`."""
         rule: Recurrence
         if self.kind == CRON:
@@ -237,14 +237,14 @@ class Recurring:
             return Windowed(rule, start=self.start_at, end=self.end_at)
         return rule
 
-    def rule_and_base(self: Any, state: Any) -> tuple[Recurrence, datetime]:
+    def get_rule_and_base(self: Any, state: Any) -> tuple[Recurrence, datetime]:
         """Return the rule and the instant after which its points count: `chain`, Note [First missing point]."""
         last = None if state is None else state.last_due_at
         base = max(last or self.effective_from, self.effective_from)
         fixed_delay = self.kind == EVERY and self.every_from == FINISH
         if fixed_delay and state is not None and state.last_finished_at is not None:
             anchor = max(state.last_finished_at, self.effective_from)
-            return self.recurrence_from(anchor), max(base, anchor)
+            return self.build_recurrence(anchor), max(base, anchor)
         return self.recurrence, base
 
     @property

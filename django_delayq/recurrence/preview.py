@@ -8,10 +8,10 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from . import Cron, Recurrence, Windowed, from_ms, to_ms, wake_at
-from .point import from_seconds, seconds
+from . import Cron, Recurrence, Windowed, compute_wake, from_ms, to_ms
+from .point import from_seconds, to_seconds
 from .words import format_time
-from .zone import LONGEST_SHIFT, get_zone, stretch
+from .zone import LONGEST_SHIFT, find_stretch, get_zone
 
 #: Maximum stretches of a zone to search between two points: several decades.
 MOST_STRETCHES = 200
@@ -31,10 +31,10 @@ class PreviewPoint:
 def preview(schedule: Any, n: int, start: datetime) -> list[PreviewPoint]:
     """Return the first `n` undecided points after `start`; the last may be a point beyond the end, with a note."""
     state = getattr(schedule, "state", None)
-    rule, base = schedule.rule_and_base(state)
+    rule, base = schedule.get_rule_and_base(state)
     left = n if schedule.max_runs is None else max(0, schedule.max_runs - (0 if state is None else state.run_count))
     last = max(base, start)
-    found = list(_points(schedule, rule, last, min(n, left)))
+    found = list(_list_points(schedule, rule, last, min(n, left)))
     if len(found) == n:
         return found
     if len(found) == left:
@@ -46,11 +46,11 @@ def preview(schedule: Any, n: int, start: datetime) -> list[PreviewPoint]:
         rule, note = replace(rule, end=None), _("skipped: end reached")
     else:
         return found
-    cut_off = _points(schedule, rule, found[-1].due_at if found else last, 1)
+    cut_off = _list_points(schedule, rule, found[-1].due_at if found else last, 1)
     return found + [replace(point, annotations=(note,), runs=False) for point in cut_off]
 
 
-def _points(schedule: Any, rule: Recurrence, after: datetime, count: int) -> Iterator[PreviewPoint]:
+def _list_points(schedule: Any, rule: Recurrence, after: datetime, count: int) -> Iterator[PreviewPoint]:
     zone = get_zone(schedule.timezone)
     plain = rule.recurrence if isinstance(rule, Windowed) else rule
     begin = rule.start if isinstance(rule, Windowed) else None
@@ -60,13 +60,13 @@ def _points(schedule: Any, rule: Recurrence, after: datetime, count: int) -> Ite
             if point is None:
                 return
             due_at = from_ms(to_ms(point))
-            local, wake = due_at.astimezone(zone), wake_at(due_at, schedule.jitter, schedule.name)
+            local, wake = due_at.astimezone(zone), compute_wake(due_at, schedule.jitter, schedule.name)
             woken = wake.astimezone(zone)
         except OverflowError:  # the end of the calendar
             return
         notes: list[str] = []
         if isinstance(plain, Cron):
-            notes += clock_changes(plain, max(after, begin or after), due_at)
+            notes += list_clock_changes(plain, max(after, begin or after), due_at)
         if wake != due_at:
             time = f"{woken:%H:%M:%S}.{woken.microsecond // 1000:03}"
             notes.append(_("starts at %(time)s (jitter)") % {"time": time})
@@ -74,9 +74,9 @@ def _points(schedule: Any, rule: Recurrence, after: datetime, count: int) -> Ite
         after = point
 
 
-def clock_changes(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:
+def list_clock_changes(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:
     """Yield notes on clock changes up to a point, from the previous one. Wildcard jobs continue in real time."""
-    yield from _gaps(cron, after, point)
+    yield from _list_gaps(cron, after, point)
     local = point.astimezone(get_zone(cron.timezone))
     if local.fold:
         yield _("second of two: %(time)s occurs twice on this day") % {"time": format_time(local)}
@@ -90,25 +90,25 @@ def clock_changes(cron: Cron, after: datetime, point: datetime) -> Iterator[str]
         yield _("first of two: %(time)s occurs twice on this day") % {"time": format_time(local)}
 
 
-def _gaps(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:
-    zone, second, last = get_zone(cron.timezone), seconds(after), seconds(point)
+def _list_gaps(cron: Cron, after: datetime, point: datetime) -> Iterator[str]:
+    zone, second, last = get_zone(cron.timezone), to_seconds(after), to_seconds(point)
     for _number in range(MOST_STRETCHES):
-        start, end, offset, before = stretch(zone, second)
+        start, end, offset, before = find_stretch(zone, second)
         if start > last:
             return
-        if offset > before and start >= second and start > seconds(after):
-            note = _gap(cron, start + before, start + offset, last + offset)
+        if offset > before and start >= second and start > to_seconds(after):
+            note = _describe_gap(cron, start + before, start + offset, last + offset)
             if note:
                 yield note
         second = end
 
 
-def _gap(cron: Cron, begin: int, end: int, at: int) -> str:
+def _describe_gap(cron: Cron, begin: int, end: int, at: int) -> str:
     """Return the note on a gap from `begin` to `end`, in wall-clock seconds; `at` is the following point."""
     count = cron.fields.count(begin, end)
     is_leap = end - begin <= LONGEST_SHIFT
     # These are wall-clock times: the zone of their datetimes has no meaning.
-    first, point = from_seconds(cron.fields.first_at_or_after(begin)), from_seconds(at)
+    first, point = from_seconds(cron.fields.find_first(begin)), from_seconds(at)
     if not count or first is None or point is None or (is_leap and not cron.fields.fixed):
         return ""
     values = {

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from ..exceptions import InvalidRecurrence
-from .point import MICROSECOND, MILLISECOND, as_utc
+from .point import MICROSECOND, MILLISECOND, to_utc
 
 
 class Recurrence(Protocol):
@@ -33,24 +33,24 @@ class Every:
             raise InvalidRecurrence(f"every must be a timedelta, not {self.every!r}.", field="every")
         if self.every < MILLISECOND:
             raise InvalidRecurrence(f"every must be at least 1 ms, not {self.every!r}.", field="every")
-        object.__setattr__(self, "anchor", as_utc(self.anchor, "anchor", field="every"))
+        object.__setattr__(self, "anchor", to_utc(self.anchor, "anchor", field="every"))
 
     def next_after(self, instant: datetime) -> datetime | None:
-        return self._at(instant, 1)
+        return self._find_lattice_point(instant, 1)
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
-        newest, floor = self._at(instant, 0), as_utc(floor, "floor")
+        newest, floor = self._find_lattice_point(instant, 0), to_utc(floor, "floor")
         return newest if newest is not None and newest > floor else None
 
     def count_between(self, first: datetime, last: datetime) -> int:
-        before_first = -((self.anchor - as_utc(first, "first")) // self.every) - 1
-        return max(0, (as_utc(last, "last") - self.anchor) // self.every - before_first)
+        before_first = -((self.anchor - to_utc(first, "first")) // self.every) - 1
+        return max(0, (to_utc(last, "last") - self.anchor) // self.every - before_first)
 
-    def _at(self, instant: datetime, later: int) -> datetime | None:
+    def _find_lattice_point(self, instant: datetime, later: int) -> datetime | None:
         """Return the newest lattice point up to the instant, plus `later` intervals."""
         try:
             if getattr(instant, "tzinfo", None) is not UTC:
-                instant = as_utc(instant)
+                instant = to_utc(instant)
             return self.anchor + ((instant - self.anchor) // self.every + later) * self.every
         except OverflowError:  # beyond the years 1 to 9999
             return None
@@ -63,17 +63,17 @@ class Once:
     at: datetime
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "at", as_utc(self.at, "at", field="at"))
+        object.__setattr__(self, "at", to_utc(self.at, "at", field="at"))
 
     def next_after(self, instant: datetime) -> datetime | None:
-        return self.at if self.at > as_utc(instant) else None
+        return self.at if self.at > to_utc(instant) else None
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
-        floor, instant = as_utc(floor, "floor"), as_utc(instant)
+        floor, instant = to_utc(floor, "floor"), to_utc(instant)
         return self.at if floor < self.at <= instant else None
 
     def count_between(self, first: datetime, last: datetime) -> int:
-        first, last = as_utc(first, "first"), as_utc(last, "last")
+        first, last = to_utc(first, "first"), to_utc(last, "last")
         return int(first <= self.at <= last)
 
 
@@ -88,19 +88,19 @@ class Windowed:
     def __post_init__(self) -> None:
         for name, value in (("start", self.start), ("end", self.end)):
             if value is not None:
-                object.__setattr__(self, name, as_utc(value, name, field=f"{name}_at"))
+                object.__setattr__(self, name, to_utc(value, name, field=f"{name}_at"))
         if self.start is not None and self.end is not None and self.end < self.start:
             raise InvalidRecurrence(f"The end {self.end} is before the start {self.start}.", field="end_at")
 
     def next_after(self, instant: datetime) -> datetime | None:
-        instant = as_utc(instant)
+        instant = to_utc(instant)
         if self.start is not None and self.start > instant:
             instant = self.start - MICROSECOND
         point = self.recurrence.next_after(instant)
         return None if point is None or (self.end is not None and point > self.end) else point
 
     def previous_at_or_before(self, instant: datetime, floor: datetime) -> datetime | None:
-        instant, floor = as_utc(instant), as_utc(floor, "floor")
+        instant, floor = to_utc(instant), to_utc(floor, "floor")
         if self.end is not None:
             instant = min(instant, self.end)
         if self.start is not None:
@@ -108,7 +108,7 @@ class Windowed:
         return self.recurrence.previous_at_or_before(instant, floor)
 
     def count_between(self, first: datetime, last: datetime) -> int:
-        first, last = as_utc(first, "first"), as_utc(last, "last")
+        first, last = to_utc(first, "first"), to_utc(last, "last")
         if self.start is not None:
             first = max(first, self.start)
         if self.end is not None:

@@ -20,19 +20,19 @@ def describe(recurrence: Recurrence) -> str:
     if isinstance(recurrence, Every):
         return describe_every(recurrence.every)
     if isinstance(recurrence, Once):
-        return _("once at %(instant)s") % {"instant": _instant(recurrence.at)}
+        return _("once at %(instant)s") % {"instant": _format_instant(recurrence.at)}
     if isinstance(recurrence, Windowed):
         words = describe(recurrence.recurrence)
         if recurrence.start is not None:
-            words += ", " + _("from %(instant)s") % {"instant": _instant(recurrence.start)}
+            words += ", " + _("from %(instant)s") % {"instant": _format_instant(recurrence.start)}
         if recurrence.end is not None:
-            words += ", " + _("until %(instant)s") % {"instant": _instant(recurrence.end)}
+            words += ", " + _("until %(instant)s") % {"instant": _format_instant(recurrence.end)}
         return words
     return str(recurrence)
 
 
 def describe_every(interval: timedelta) -> str:
-    return _("every %(duration)s") % {"duration": _duration(interval)}
+    return _("every %(duration)s") % {"duration": _format_duration(interval)}
 
 
 def describe_cron(cron: Cron) -> str:
@@ -44,12 +44,12 @@ def describe_cron(cron: Cron) -> str:
     return f"{times}, {days}"
 
 
-def _instant(instant: datetime) -> str:
+def _format_instant(instant: datetime) -> str:
     precise = instant.second or instant.microsecond
     return f"{instant:%Y-%m-%d %H:%M:%S} UTC" if precise else f"{instant:%Y-%m-%d %H:%M} UTC"
 
 
-def _duration(duration: timedelta) -> str:
+def _format_duration(duration: timedelta) -> str:
     rest = duration // timedelta(microseconds=1)
     parts = []
     for unit, size in _UNITS:
@@ -77,29 +77,29 @@ def describe_days(rule: DayRule, months: int) -> str:
     days, special = list_bits(rule.days), rule.before_last or rule.nearest
     if rule.both and rule.weekdays == ALL_WEEKDAYS and len(days) == months.bit_count() == 1 and not special:
         return _("on %(day)d %(month)s") % {"day": days[0], "month": MONTHS[list_bits(months)[0]]}
-    found = _days(rule)
+    found = _list_days(rule)
     if months != ALL_MONTHS:
         names = format_values(list_bits(months), lambda number: str(MONTHS[number]))
         found = [*(found or [_("every day")]), _("in %(months)s") % {"months": names}]
     return ", ".join(found)
 
 
-def _days(rule: DayRule) -> list[str]:
+def _list_days(rule: DayRule) -> list[str]:
     any_day, any_weekday = rule.days == ALL_DAYS, rule.weekdays == ALL_WEEKDAYS
     if (any_day and any_weekday) or (not rule.both and (any_day or any_weekday)):
         return []
     if any_weekday:
-        return [_on_days(rule)]
-    weekdays = _weekdays(rule)
+        return [_describe_days_of_month(rule)]
+    weekdays = _format_weekdays(rule)
     on_weekdays = _("on %(days)s") % {"days": weekdays}
     if any_day:
         return [on_weekdays if rule.nth else weekdays]
     if rule.both:
-        return [_("%(weekdays)s, but only %(days)s") % {"weekdays": weekdays, "days": _on_days(rule)}]
-    return [_("%(days)s or %(weekdays)s") % {"days": _on_days(rule), "weekdays": on_weekdays}]
+        return [_("%(weekdays)s, but only %(days)s") % {"weekdays": weekdays, "days": _describe_days_of_month(rule)}]
+    return [_("%(days)s or %(weekdays)s") % {"days": _describe_days_of_month(rule), "weekdays": on_weekdays}]
 
 
-def _on_days(rule: DayRule) -> str:
+def _describe_days_of_month(rule: DayRule) -> str:
     parts = []
     plain = list_bits(rule.days)
     if plain:
@@ -123,7 +123,7 @@ def _on_days(rule: DayRule) -> str:
     return _("on %(days)s") % {"days": join_parts(parts)}
 
 
-def _weekdays(rule: DayRule) -> str:
+def _format_weekdays(rule: DayRule) -> str:
     """Return weekdays, Monday first; a range over the end of the week is one range: "Friday to Monday"."""
     found = split_runs(sorted((number + 6) % 7 for number in list_bits(rule.weekdays)))
     if len(found) > 1 and found[0][0] == 0 and found[-1][-1] == 6 and len(found[0]) + len(found[-1]) > 2:
@@ -187,18 +187,18 @@ def describe_times(second_mask: int, minute_mask: int, hour_mask: int) -> tuple[
     """Return the words, and whether they are a rhythm such as "every hour", which needs no "every day"."""
     seconds, minutes, hours = list_bits(second_mask), list_bits(minute_mask), list_bits(hour_mask)
     if len(hours) == 24:
-        return _within_hours(seconds, minutes), True
+        return _describe_within_hours(seconds, minutes), True
     if len(seconds) == 1:
-        rhythm = _rhythm(hours, "hour") if seconds == [0] and minutes == [0] else None
+        rhythm = _describe_rhythm(hours, "hour") if seconds == [0] and minutes == [0] else None
         if rhythm is not None:
             return rhythm, True
-        if seconds == [0] and (span := _spanned(minutes, hours)) is not None:
+        if seconds == [0] and (span := _describe_span(minutes, hours)) is not None:
             return span, False
         if len(hours) * len(minutes) <= MOST_LISTED:
             times = [format_time(time(hour, minute, seconds[0])) for hour in hours for minute in minutes]
             return _("at %(times)s") % {"times": join_parts(times)}, False
     in_hours = ngettext("in hour %(values)s", "in hours %(values)s", len(hours)) % {"values": format_values(hours)}
-    return f"{_within_hours(seconds, minutes, named=False)}, {in_hours}", False
+    return f"{_describe_within_hours(seconds, minutes, named=False)}, {in_hours}", False
 
 
 def format_time(value: time | datetime) -> str:
@@ -206,47 +206,47 @@ def format_time(value: time | datetime) -> str:
     return f"{value:%H:%M:%S}" if value.second else f"{value:%H:%M}"
 
 
-def _within_hours(seconds: Sequence[int], minutes: Sequence[int], *, named: bool = True) -> str:
+def _describe_within_hours(seconds: Sequence[int], minutes: Sequence[int], *, named: bool = True) -> str:
     """Return the times within each hour; `named` adds "every hour" to plain minutes."""
     if seconds == [0]:
-        return _every_minutes(minutes) or _at_minutes(minutes, named=named)
-    rhythm = _rhythm(seconds, "second")
+        return _describe_rhythm_of_minutes(minutes) or _describe_minutes(minutes, named=named)
+    rhythm = _describe_rhythm(seconds, "second")
     if rhythm is not None:
-        return rhythm if len(minutes) == 60 else f"{rhythm}, {_at_minutes(minutes, named=named)}"
-    on_minutes = None if minutes == [0] else _every_minutes(minutes)
+        return rhythm if len(minutes) == 60 else f"{rhythm}, {_describe_minutes(minutes, named=named)}"
+    on_minutes = None if minutes == [0] else _describe_rhythm_of_minutes(minutes)
     at_seconds = ngettext("at second %(values)s", "at seconds %(values)s", len(seconds)) % {
         "values": format_values(seconds)
     }
-    return f"{on_minutes or _at_minutes(minutes, named=named)}, {at_seconds}"
+    return f"{on_minutes or _describe_minutes(minutes, named=named)}, {at_seconds}"
 
 
-def _spanned(minutes: Sequence[int], hours: Sequence[int]) -> str | None:
+def _describe_span(minutes: Sequence[int], hours: Sequence[int]) -> str | None:
     """Return "every 5 minutes from 09:00 to 17:55" for consecutive hours, None for other shapes."""
-    rhythm = _every_minutes(minutes)
+    rhythm = _describe_rhythm_of_minutes(minutes)
     if len(minutes) == 1:
-        rhythm = _every("hour", 1) if len(hours) > 3 else None
+        rhythm = _format_every("hour", 1) if len(hours) > 3 else None
     if rhythm is None or len(split_runs(hours)) != 1 or len(hours) * len(minutes) <= 2:
         return None
     first, last = format_time(time(hours[0], minutes[0])), format_time(time(hours[-1], minutes[-1]))
     return _("%(rhythm)s from %(first)s to %(last)s") % {"rhythm": rhythm, "first": first, "last": last}
 
 
-def _at_minutes(minutes: Sequence[int], *, named: bool) -> str:
+def _describe_minutes(minutes: Sequence[int], *, named: bool) -> str:
     values = {"values": format_values(minutes)}
     if named:
         return ngettext("every hour at minute %(values)s", "every hour at minutes %(values)s", len(minutes)) % values
     return ngettext("at minute %(values)s", "at minutes %(values)s", len(minutes)) % values
 
 
-def _every_minutes(minutes: Sequence[int]) -> str | None:
-    return _every("hour", 1) if minutes == [0] else _rhythm(minutes, "minute")
+def _describe_rhythm_of_minutes(minutes: Sequence[int]) -> str | None:
+    return _format_every("hour", 1) if minutes == [0] else _describe_rhythm(minutes, "minute")
 
 
-def _rhythm(values: Sequence[int], unit: str) -> str | None:
+def _describe_rhythm(values: Sequence[int], unit: str) -> str | None:
     """Return the words for `*/n` if n divides the round evenly and leaves at least two values, else None."""
     size = 24 if unit == "hour" else 60
     step = size // len(values)
-    return _every(unit, step) if len(values) > 1 and list(values) == list(range(0, size, step)) else None
+    return _format_every(unit, step) if len(values) > 1 and list(values) == list(range(0, size, step)) else None
 
 
 _EVERY = {
@@ -256,5 +256,5 @@ _EVERY = {
 }
 
 
-def _every(unit: str, step: int) -> str:
+def _format_every(unit: str, step: int) -> str:
     return str(_EVERY[unit] % {"count": step})

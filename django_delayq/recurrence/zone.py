@@ -9,11 +9,11 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
 from ..exceptions import InvalidRecurrence
-from .point import DAY, seconds
+from .point import DAY, to_seconds
 
 #: Offsets are looked up in blocks of 2**22 s, about 49 days, so that a point years ahead needs few lookups.
 BLOCK_BITS = 22
-_EARLIEST, _LATEST = seconds(datetime(1, 1, 3, tzinfo=UTC)), seconds(datetime(9999, 12, 29, tzinfo=UTC))
+_EARLIEST, _LATEST = to_seconds(datetime(1, 1, 3, tzinfo=UTC)), to_seconds(datetime(9999, 12, 29, tzinfo=UTC))
 #: Zone files whose meaning depends on the machine, or that count leap seconds.
 _MACHINE_DEPENDENT = ("localtime", "posixrules", "posix/", "right/")
 
@@ -29,13 +29,13 @@ LONGEST_SHIFT = 3 * 3600
 Stretch = tuple[int, int, int, int]
 
 
-def stretch(zone: tzinfo, second: int) -> Stretch:
+def find_stretch(zone: tzinfo, second: int) -> Stretch:
     """Return the stretch of constant offset that holds the second; amortised cost: a dict lookup and a bisection."""
-    starts, stretches = _block(zone, second >> BLOCK_BITS)
+    starts, stretches = _build_block(zone, second >> BLOCK_BITS)
     return stretches[bisect_right(starts, second) - 1]
 
 
-def offset(zone: tzinfo, second: int) -> int:
+def get_offset(zone: tzinfo, second: int) -> int:
     """Return the offset from UTC in s; outside the years 1 to 9999 the nearest known one."""
     second = min(max(second, _EARLIEST), _LATEST)
     delta = datetime.fromtimestamp(second, zone).utcoffset()
@@ -43,15 +43,15 @@ def offset(zone: tzinfo, second: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _block(zone: tzinfo, number: int) -> tuple[list[int], list[Stretch]]:
+def _build_block(zone: tzinfo, number: int) -> tuple[list[int], list[Stretch]]:
     begin, end = (number << BLOCK_BITS) - LONGEST_SHIFT, (number + 1) << BLOCK_BITS
-    changes = _changes(zone, begin - 1, end - 1, offset(zone, begin - 1), offset(zone, end - 1))
+    changes = _find_changes(zone, begin - 1, end - 1, get_offset(zone, begin - 1), get_offset(zone, end - 1))
     starts = [begin, *(second for second in changes if second > begin)]
     bounds = pairwise([*starts, end])
-    return starts, [(start, stop, offset(zone, start), offset(zone, start - 1)) for start, stop in bounds]
+    return starts, [(start, stop, get_offset(zone, start), get_offset(zone, start - 1)) for start, stop in bounds]
 
 
-def _changes(zone: tzinfo, left: int, right: int, at_left: int, at_right: int) -> Iterator[int]:
+def _find_changes(zone: tzinfo, left: int, right: int, at_left: int, at_right: int) -> Iterator[int]:
     """Yield each second in `left < second <= right` at which the offset changes for at least a day."""
     if at_left == at_right and right - left <= DAY:
         return
@@ -59,9 +59,9 @@ def _changes(zone: tzinfo, left: int, right: int, at_left: int, at_right: int) -
         yield right
         return
     middle = (left + right) // 2
-    at_middle = offset(zone, middle)
-    yield from _changes(zone, left, middle, at_left, at_middle)
-    yield from _changes(zone, middle, right, at_middle, at_right)
+    at_middle = get_offset(zone, middle)
+    yield from _find_changes(zone, left, middle, at_left, at_middle)
+    yield from _find_changes(zone, middle, right, at_middle, at_right)
 
 
 def has_data() -> bool:
@@ -85,10 +85,10 @@ def get_zone(name: str) -> tzinfo:
             return ZoneInfo(name)
         except (LookupError, ValueError, OSError):
             pass  # unknown, "../x", or a directory such as "America"
-    raise InvalidRecurrence(f"There is no time zone {name[:64]!r}.{_hint(name[:64])}", field="timezone")
+    raise InvalidRecurrence(f"There is no time zone {name[:64]!r}.{_format_hint(name[:64])}", field="timezone")
 
 
-def instant_of(wall: datetime, zone: tzinfo, field: str = "at") -> datetime:
+def find_instant(wall: datetime, zone: tzinfo, field: str = "at") -> datetime:
     """Return the instant at which a zone's clock shows a naive time: the first of two if its fold is 0."""
     try:
         instant = wall.replace(tzinfo=zone).astimezone(UTC)
@@ -101,7 +101,7 @@ def instant_of(wall: datetime, zone: tzinfo, field: str = "at") -> datetime:
     return instant
 
 
-def _hint(name: str) -> str:
+def _format_hint(name: str) -> str:
     if not has_data():
         return f" {NO_DATA} {INSTALL}"
     zones = [known for known in available_timezones() if not known.startswith(_MACHINE_DEPENDENT)]

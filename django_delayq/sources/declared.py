@@ -24,10 +24,11 @@ from django.db.models.signals import post_migrate
 
 from .. import conf, ledger
 from ..calls import registry
-from ..calls.decorators import Declared, made
+from ..calls.decorators import Declared, list_declared
 from ..models import Schedule
-from ..models.differences import RECURRENCE, SWITCH, Values, declared_schedule, differing, shown, values_for, values_of
-from ..models.primary import locked
+from ..models.columns import Values, get_values
+from ..models.differences import RECURRENCE, SWITCH, build_declared, format_unit, list_differing, select_values
+from ..models.primary import lock_rows
 from ..recurrence.point import utcnow
 
 
@@ -53,13 +54,13 @@ def collect() -> Collected:
     """Import the task modules and return their declarations. Others do not count: a process that does not import them
     would disable their schedules. Raises ImportError if a module has an error other than a missing foreign package.
     """
-    for broken in registry.broken_modules():
+    for broken in registry.list_broken_modules():
         if not broken.package:
             raise ImportError(str(broken))
     tasks, modules = registry.get_tasks(), registry.find_modules()
     inside: list[Declared] = []
     outside: list[Declared] = []
-    for each in sorted(made(), key=lambda one: (one.values["name"], one.key, one.module)):
+    for each in sorted(list_declared(), key=lambda one: (one.values["name"], one.key, one.module)):
         known = each.task in tasks and each.module in {each.func.__module__, *modules}
         (inside if known else outside).append(each)
     keys = Counter(each.key for each in inside)
@@ -99,7 +100,7 @@ class Rows(NamedTuple):
         """Return the schedules with these names and all declared ones; with `keys` only those, and lock the rows."""
         schedules, declared = Schedule._base_manager.using(using), Q(declared_key__isnull=False)
         if keys is not None:
-            schedules, declared = locked(schedules), Q(declared_key__in=keys)
+            schedules, declared = lock_rows(schedules), Q(declared_key__in=keys)
         rows = list(schedules.filter(declared | Q(name__in=names)))
         return cls({row.declared_key: row for row in rows if row.declared_key}, {row.name: row for row in rows})
 
@@ -136,7 +137,7 @@ def sync(*, dry_run: bool = False) -> Report:
     """Write declared schedules to the database, each in its own transaction, and disable those no longer declared.
     Concurrent syncs are safe. Raises DatabaseError, and ImportError, before any write, if a task module has an error.
     """
-    found, using = collect(), ledger.database()
+    found, using = collect(), ledger.get_database()
     report = Report(checked=len(found.declared) + len(found.twice))
     report.problems += [
         f"{each.values['name']}: its key or name is declared twice, once in {each.module}" for each in found.twice
@@ -158,7 +159,7 @@ def sync(*, dry_run: bool = False) -> Report:
     for declared in found.declared:
         name = declared.values["name"]
         try:
-            values = values_of(declared_schedule(declared))
+            values = get_values(build_declared(declared))
             do(declared.key, [name], partial(_plan, declared, values, found.keys))
         except ValidationError as error:
             report.problems.append(f"{name}: {format_errors(error)}")
@@ -173,7 +174,7 @@ def _write(using: str, key: str, names: list[str], plan: Callable[[Rows], Step],
     """Plan again with locked rows, and write: a concurrent sync may have written some of it already."""
     try:
         with transaction.atomic(using=using):
-            step = plan(Rows.read(using, names, [key, *registry.former_names(key)]))
+            step = plan(Rows.read(using, names, [key, *registry.list_former_names(key)]))
             step.write(using)
             return step
     except IntegrityError:
@@ -185,9 +186,9 @@ def _write(using: str, key: str, names: list[str], plan: Callable[[Rows], Step],
 def _plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows) -> Step:
     """Return the step that makes the database match a declaration. `keys` are all keys in the code."""
     # The default key is the path of the task, which may have been renamed.
-    known = [declared.key, *(key for key in registry.former_names(declared.key) if key not in keys)]
+    known = [declared.key, *(key for key in registry.list_former_names(declared.key) if key not in keys)]
     found = next((rows.by_key[key] for key in known if key in rows.by_key), None)
-    name, when, lines = wanted["name"], shown(RECURRENCE, wanted), []
+    name, when, lines = wanted["name"], format_unit(RECURRENCE, wanted), []
     named = rows.by_name.get(name)
     schedule = found or named
     if schedule is None:
@@ -195,7 +196,7 @@ def _plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows)
             return Step(declared.key, [f"{name}: not created, {when} has passed"])
         return Step(declared.key, [f"{name}: created, {when}, {declared.task}"], Schedule(), changes=dict(wanted))
     if found is None:
-        same_task = registry.current_name(schedule.task) == declared.task
+        same_task = registry.resolve_path(schedule.task) == declared.task
         taken = not same_task or schedule.declared_key in keys
         was = "it was made by hand" if schedule.declared_key is None else f"its key was {schedule.declared_key!r}"
         lines.append(f"{name}: taken over by the code, {was}")
@@ -208,10 +209,13 @@ def _plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows)
             f"The name {name!r}, which {declared.module} gives to a schedule of {declared.task}, is that of another "
             f"one, of {named.task}. Rename one of them: in the code by name='…', in the admin by hand."
         )
-    current = values_of(schedule)
-    differs = [unit for unit in differing(current, wanted) if unit is not SWITCH]
-    lines += [f"{schedule.name}: {unit.name} from {shown(unit, current)} to {shown(unit, wanted)}" for unit in differs]
-    changes = values_for(differs, wanted)
+    current = get_values(schedule)
+    differs = [unit for unit in list_differing(current, wanted) if unit is not SWITCH]
+    lines += [
+        f"{schedule.name}: {unit.name} from {format_unit(unit, current)} to {format_unit(unit, wanted)}"
+        for unit in differs
+    ]
+    changes = select_values(differs, wanted)
     if not schedule.enabled and schedule.pause_reason == GONE:
         changes |= {"enabled": True, "pause_reason": ""}
     return Step(declared.key, lines, schedule, changes)
@@ -229,10 +233,10 @@ def _plan_gone(key: str, rows: Rows) -> Step:
 
 def sync_after_migrate(using: str, verbosity: int = 1, stdout: Any = None, **kwargs: Any) -> None:
     """Sync after a migration of the schedules' database, if it has our tables. Never fails `migrate`: logs errors."""
-    if not (conf.get_config().sync_after_migrate and conf.mirrors()):
+    if not (conf.get_config().sync_after_migrate and conf.can_mirror()):
         return
     tables = connections[using].introspection.table_names()
-    if using != ledger.database() or Schedule._meta.db_table not in tables:
+    if using != ledger.get_database() or Schedule._meta.db_table not in tables:
         return
     try:
         report = sync()

@@ -16,7 +16,7 @@ from ..index import Broker, EntryView, web
 from ..ledger import chain
 from ..ledger.rows import AnyRun
 from ..models import Schedule, ScheduleQuerySet, Tombstone
-from ..models.primary import heirs
+from ..models.primary import list_heirs
 from ..signals import definitions_changed, definitions_deleted
 from .layout import ForeignLayout, OtherLayout, check_layout
 from .read import read_wanted
@@ -34,7 +34,7 @@ _checked: tuple[object, float] = None, 0.0
 
 
 def connect() -> None:
-    for model in heirs(Schedule):
+    for model in list_heirs(Schedule):
         pre_save.connect(_receive_raw, sender=model, dispatch_uid="django_delayq.raw")
         post_save.connect(_mirror_saved, sender=model, dispatch_uid="django_delayq.saved")
         if model._meta.concrete_model is Schedule:  # deleting a row of a child model also deletes its `Schedule`
@@ -58,7 +58,7 @@ def _mirror_saved(instance: Schedule, using: str, **kwargs: Any) -> None:
 
 def _mirror_changed(pks: Sequence[int], using: str, **kwargs: Any) -> None:
     """Mirror these schedules; their states get the next points now, even if Redis is unavailable."""
-    if pks and len(pks) <= MOST_AT_ONCE and conf.mirrors():
+    if pks and len(pks) <= MOST_AT_ONCE and conf.can_mirror():
         read_wanted(pks)
         follow_after_commit(lambda broker: sync(broker, pks), using=using, what="An edit")
 
@@ -138,7 +138,7 @@ def move_now(run: AnyRun, when: datetime) -> bool:
 def _attempt(what: str, write: Callable[[Broker], object], *, seldom: bool = False) -> None:
     """Write to Redis; log errors. `seldom`: check the layout once in CHECK_SECONDS, so that a job costs one script."""
 
-    def checked(broker: Broker) -> None:
+    def check_and_write(broker: Broker) -> None:
         global _checked
         now = time.monotonic()
         if not seldom or _checked[0] is not broker or now >= _checked[1] + CHECK_SECONDS:
@@ -147,7 +147,7 @@ def _attempt(what: str, write: Callable[[Broker], object], *, seldom: bool = Fal
         write(broker)
 
     try:
-        web.ask(checked)
+        web.ask(check_and_write)
     except web.RedisSkipped as error:
         logger.debug("%s is not mirrored yet: %s", what, error)
     except BrokerUnavailable as error:
@@ -162,5 +162,5 @@ def _attempt(what: str, write: Callable[[Broker], object], *, seldom: bool = Fal
 def read_entries(schedules: Iterable[Schedule]) -> dict[int, EntryView]:
     """Return what Redis holds of each schedule, by primary key, in one round trip; raises what `web.ask` does."""
     rows = list(schedules)
-    views = web.ask(lambda broker: broker.views([(chain.member_of(row.pk), row.queue) for row in rows]))
+    views = web.ask(lambda broker: broker.read_views([(chain.format_member(row.pk), row.queue) for row in rows]))
     return {row.pk: view for row, view in zip(rows, views, strict=True)}

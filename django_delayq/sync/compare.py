@@ -8,7 +8,7 @@ from enum import Enum
 from ..index import Broker, EntryView
 from ..index.keys import LONGEST_WAIT_MS
 from ..ledger import chain
-from .pages import keys_of
+from .pages import compress_keys
 from .read import Wanted, read_wanted
 from .write import write_wanted
 
@@ -38,13 +38,13 @@ NOTHING = EntryView(None, None, None, leased=False)
 
 def compare(broker: Broker, queues: Mapping[int, str], *, dry_run: bool = False) -> list[str]:
     """Compare schedules, {primary key: queue}; correct what differs, unless in a `dry_run`; return a line for each."""
-    now_ms = broker.now_ms()
-    views = broker.views([(chain.member_of(pk), queue) for pk, queue in queues.items()])
+    now_ms = broker.read_now_ms()
+    views = broker.read_views([(chain.format_member(pk), queue) for pk, queue in queues.items()])
     held = dict(zip(queues, views, strict=True))
     lines: list[str] = []
     outdated: list[Wanted] = []
     damaged: list[Wanted] = []
-    for item in read_wanted(keys_of(queues), note=not dry_run):
+    for item in read_wanted(compress_keys(queues), note=not dry_run):
         if queues.get(item.pk) != item.queue:  # has just moved: left to the delta sweep
             continue
         view = held[item.pk]

@@ -67,7 +67,7 @@ class Layout:
     shards: dict[str, int] = field(default_factory=dict)
     switching: bool = False
 
-    def text(self) -> str:
+    def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
 
     def find_difference(self, own: "Layout") -> str:
@@ -82,17 +82,17 @@ class Layout:
         return ""
 
 
-def own_layout(broker: Broker) -> Layout:
+def get_own_layout(broker: Broker) -> Layout:
     config = broker.config
-    return Layout(fingerprint(), conf.LAYOUT, {queue: config.shard_count(queue) for queue in config.queues})
+    return Layout(read_fingerprint(), conf.LAYOUT, {queue: config.get_shard_count(queue) for queue in config.queues})
 
 
 def check_layout(broker: Broker, *, claim: bool = True) -> None:
     """Claim the prefix, or without `claim` only check it. Raises OtherLayout, ForeignLayout, and as `check_release`."""
-    own, text = own_layout(broker), broker.layout()
+    own, text = get_own_layout(broker), broker.read_layout()
     if claim and _parse(text) is None:
         check_release()
-        text = broker.claim_layout(own.text())
+        text = broker.claim_layout(own.to_json())
         if _parse(text) is None:
             store_layout(broker)
             return
@@ -103,13 +103,13 @@ def check_layout(broker: Broker, *, claim: bool = True) -> None:
             "index anew as soon as no others live: restart all of them."
         )
     if claim and own.shards.keys() - stored.shards.keys():
-        broker.write_note("layout", replace(stored, shards=stored.shards | own.shards).text())
+        broker.write_note("layout", replace(stored, shards=stored.shards | own.shards).to_json())
 
 
 def check_release() -> None:
     """Raise OutdatedRelease or PendingMigrations, if that is so. See Note [Releases of one layout]."""
-    using = ledger.database()
-    applied = set(_migrations(using).values_list("name", flat=True))
+    using = ledger.get_database()
+    applied = set(_query_migrations(using).values_list("name", flat=True))
     if not applied:  # the tables were created without migrations, as in some test suites
         return
     layout = max((int(found[1]) for name in applied if (found := RAISES.search(name))), default=1)
@@ -118,7 +118,7 @@ def check_release() -> None:
             f"The database {using!r} has the layout {layout} of a later release, but this release has the layout "
             f"{conf.LAYOUT}. It must not go on beside that release: install the later one."
         )
-    if layout < conf.LAYOUT or not _shipped() <= applied:
+    if layout < conf.LAYOUT or not _list_shipped() <= applied:
         raise PendingMigrations(
             f"Not all migrations of this release, whose layout is {conf.LAYOUT}, were run on the database {using!r}, "
             f"whose layout is {layout}. Run: manage.py migrate"
@@ -126,7 +126,7 @@ def check_release() -> None:
 
 
 @cache
-def _shipped() -> frozenset[str]:
+def _list_shipped() -> frozenset[str]:
     """Return the migrations of this release; cached, since the next release may be installed over it."""
     module, _ = MigrationLoader.migrations_module(APP)
     found = pkgutil.iter_modules(import_module(module).__path__) if module else ()
@@ -135,9 +135,9 @@ def _shipped() -> frozenset[str]:
 
 def store_layout(broker: Broker) -> None:
     """Write the layout of this process. Queues that its settings do not name keep their shards."""
-    own, stored = own_layout(broker), _parse(broker.layout())
+    own, stored = get_own_layout(broker), _parse(broker.read_layout())
     shards = stored.shards if stored is not None and stored.database == own.database else {}
-    broker.write_note("layout", replace(own, shards=shards | own.shards).text())
+    broker.write_note("layout", replace(own, shards=shards | own.shards).to_json())
 
 
 def read_layout(broker: Broker, text: str | None) -> Layout:
@@ -145,7 +145,7 @@ def read_layout(broker: Broker, text: str | None) -> Layout:
     stored = _parse(text)
     if stored is None:
         return Layout("", conf.LAYOUT)
-    if stored.database != fingerprint():
+    if stored.database != read_fingerprint():
         raise ForeignLayout(
             f"The prefix {broker.config.prefix!r} in Redis belongs to another database. Nothing was changed. If this "
             "is a copy of that database or another project, set another DELAYQ['PREFIX'] here. If this database "
@@ -153,7 +153,7 @@ def read_layout(broker: Broker, text: str | None) -> Layout:
             "manage.py delayq_sync --adopt"
         )
     for queue, known in stored.shards.items():
-        count = broker.config.shard_count(queue)
+        count = broker.config.get_shard_count(queue)
         if queue not in broker.config.queues and count != known and _is_in_use(queue):
             raise ForeignLayout(
                 f"The queue {queue!r} has {known} shards in Redis, but DELAYQ['QUEUES'] here does not name it, and its "
@@ -164,8 +164,8 @@ def read_layout(broker: Broker, text: str | None) -> Layout:
 
 
 def _is_in_use(queue: str) -> bool:
-    schedules = Schedule._base_manager.using(ledger.database()).filter(queue=queue)
-    return schedules.exists() or ledger.open_separate().filter(queue=queue).exists()
+    schedules = Schedule._base_manager.using(ledger.get_database()).filter(queue=queue)
+    return schedules.exists() or ledger.query_open_separate().filter(queue=queue).exists()
 
 
 def _parse(text: str | None) -> Layout | None:
@@ -176,30 +176,30 @@ def _parse(text: str | None) -> Layout | None:
         return None
     if not isinstance(database, str) or type(version) is not int:
         return None
-    if _are_sound(shards):
+    if _is_sound(shards):
         return Layout(database, version, shards, value.get("switching") is True)
     return None if version == conf.LAYOUT else Layout(database, version)
 
 
-def _are_sound(shards: Any) -> bool:
+def _is_sound(shards: Any) -> bool:
     return isinstance(shards, dict) and all(
         conf.QUEUE_NAME.fullmatch(name) and type(count) is int and 0 < count <= conf.MAX_SHARDS
         for name, count in shards.items()
     )
 
 
-def fingerprint() -> str:
+def read_fingerprint() -> str:
     """Return an id of this database, which its copies do not share. See Note [Fingerprint]."""
-    using = ledger.database()
+    using = ledger.get_database()
     key = (using, str(connections[using].settings_dict["NAME"]))
     if key not in _known:
-        created = _migrations(using).order_by("pk").values_list("applied", flat=True).first()
-        parts = [connections[using].vendor, _location(using), created.isoformat() if created else ""]
+        created = _query_migrations(using).order_by("pk").values_list("applied", flat=True).first()
+        parts = [connections[using].vendor, _find_location(using), created.isoformat() if created else ""]
         _known[key] = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
     return _known[key]
 
 
-def _location(using: str) -> str:
+def _find_location(using: str) -> str:
     connection = connections[using]
     settings = connection.settings_dict
     if connection.vendor == "sqlite":
@@ -214,6 +214,6 @@ def _location(using: str) -> str:
     return f"{settings['HOST']}:{settings['PORT']}/{settings['NAME']}"
 
 
-def _migrations(using: str) -> "QuerySet[Any]":
+def _query_migrations(using: str) -> "QuerySet[Any]":
     recorder = MigrationRecorder(connections[using])
     return recorder.migration_qs.filter(app=APP) if recorder.has_table() else recorder.migration_qs.none()

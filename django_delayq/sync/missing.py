@@ -70,14 +70,14 @@ class Mark:
 
 def put_missing(broker: Broker) -> int:
     """Put rows that Redis does not have; return how many. After an error, the next call starts from the same mark."""
-    last, count = last_key(), 0
+    last, count = read_last_key(), 0
     if _done.get(broker) == last:
         return 0
     check_layout(broker)
     mark = Mark.read(broker)
     before = None if mark is None else (mark.seen, list(mark.gaps))
     if mark is None:
-        count, mark = sum(put_runs(broker, page) for page in ledger.open_pages(PUT)), _mark_behind(last)
+        count, mark = sum(put_runs(broker, page) for page in ledger.read_open_pages(PUT)), _mark_behind(last)
     elif mark.seen > last:  # the last rows were deleted, or the database is a backup
         mark = Mark(last, [gap for gap in mark.gaps if gap.last < last])
     count += _put_from_gaps(broker, mark) + _put_above(broker, mark)
@@ -101,21 +101,21 @@ def _mark_behind(last: int) -> Mark:
 
 
 def _has_gaps() -> bool:
-    return connections[ledger.database()].vendor != "sqlite"
+    return connections[ledger.get_database()].vendor != "sqlite"
 
 
-def last_key() -> int:
-    return Run._base_manager.using(ledger.database()).aggregate(last=Max("pk"))["last"] or 0
+def read_last_key() -> int:
+    return Run._base_manager.using(ledger.get_database()).aggregate(last=Max("pk"))["last"] or 0
 
 
-def _rows() -> "QuerySet[Run, tuple[int, str, bool]]":
-    return Run._base_manager.using(ledger.database()).order_by("pk").values_list("pk", "status", "separate")
+def _query_rows() -> "QuerySet[Run, tuple[int, str, bool]]":
+    return Run._base_manager.using(ledger.get_database()).order_by("pk").values_list("pk", "status", "separate")
 
 
 def _put_above(broker: Broker, mark: Mark) -> int:
     count, notes_gaps = 0, _has_gaps()
     for _ in range(MOST_PAGES):
-        page = list(_rows().filter(pk__gt=mark.seen)[:PAGE])
+        page = list(_query_rows().filter(pk__gt=mark.seen)[:PAGE])
         count += _put(broker, page)
         for pk, _, _ in page:
             if notes_gaps and pk > mark.seen + 1:
@@ -138,7 +138,7 @@ def _put_from_gaps(broker: Broker, mark: Mark) -> int:
         gaps, wanted = mark.gaps[at : at + RANGES], Q()
         for gap in gaps:
             wanted |= Q(pk__range=(gap.first, gap.last))
-        found = list(_rows().filter(wanted))
+        found = list(_query_rows().filter(wanted))
         count += _put(broker, found)
         for gap in gaps:
             if now - gap.since < GAP_SECONDS:

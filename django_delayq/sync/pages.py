@@ -23,28 +23,28 @@ PAGES = 10
 Item = TypeVar("Item")
 
 
-def parts(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
+def split_pages(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
     """Yield pages of items, which are all read when the first page is requested."""
     found = list(items)
     for at in range(0, len(found), PAGE):
         yield found[at : at + PAGE]
 
 
-def shuffled(pks: Iterable[int]) -> list[Sequence[int]]:
+def shuffle_pages(pks: Iterable[int]) -> list[Sequence[int]]:
     """Return pages of sorted primary keys in random order. See Note [Pages are swept in random order]."""
-    found = list(parts(sorted(pks)))
+    found = list(split_pages(sorted(pks)))
     random.shuffle(found)
     return found
 
 
-def keys_of(pks: Collection[int]) -> list[int] | range:
+def compress_keys(pks: Collection[int]) -> list[int] | range:
     """Return the keys, as a range if it adds few rows: the database answers a range faster."""
     first, last = min(pks, default=0), max(pks, default=-1)
     return range(first, last + 1) if last - first < 2 * len(pks) else list(pks)
 
 
-def queues_of(**where: Any) -> "QuerySet[Schedule, Any]":
-    return Schedule._base_manager.using(ledger.database()).filter(**where).values_list("pk", "queue")
+def query_queues(**where: Any) -> "QuerySet[Schedule, Any]":
+    return Schedule._base_manager.using(ledger.get_database()).filter(**where).values_list("pk", "queue")
 
 
 def walk(
@@ -53,9 +53,9 @@ def walk(
     queues: Collection[str] | None = None,
 ) -> Iterator[tuple[int, Item]]:
     """Yield (count, result) for each page of schedules, {primary key: queue}, and then (0, result) of runs and jobs."""
-    rows, last = queues_of() if queues is None else queues_of(queue__in=queues), 0
+    rows, last = query_queues() if queues is None else query_queues(queue__in=queues), 0
     while page := dict(rows.filter(pk__gt=last).order_by("pk")[:PAGE]):
         yield len(page), check_schedules(page)
         last = max(page)
-    for runs in ledger.open_pages(PAGE, queues):
+    for runs in ledger.read_open_pages(PAGE, queues):
         yield 0, check_runs(runs)

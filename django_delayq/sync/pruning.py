@@ -56,7 +56,7 @@ def read_last(broker: Broker) -> LastPass | None:
         last = LastPass(str(value["database"]), at_ms, rows, left, behind, after)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
-    return last if last.database == sync.fingerprint() else None
+    return last if last.database == sync.read_fingerprint() else None
 
 
 def prune_if_due(
@@ -64,10 +64,10 @@ def prune_if_due(
 ) -> LastPass | None:
     """Prune if it is due, until `go_on`, called after each batch, returns False, or `seconds` have passed."""
     last = read_last(broker)
-    if last is not None and last.finished and 0 <= broker.now_ms() - last.at_ms < EVERY_SECONDS * 1000:
+    if last is not None and last.finished and 0 <= broker.read_now_ms() - last.at_ms < EVERY_SECONDS * 1000:
         return None
     if last is None or last.finished:
-        last = LastPass(sync.fingerprint(), 0)
+        last = LastPass(sync.read_fingerprint(), 0)
     until = time.monotonic() + seconds
     for batch, pruned in prune_batches(last.after or 0, rests=RESTS):
         last = replace(
@@ -79,7 +79,7 @@ def prune_if_due(
         )
         if time.monotonic() >= until or not go_on():
             break
-    last = replace(last, at_ms=broker.now_ms())
+    last = replace(last, at_ms=broker.read_now_ms())
     broker.write_note("pruned", json.dumps(asdict(last)))
     return last
 

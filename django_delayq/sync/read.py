@@ -20,14 +20,14 @@ from django.db.models import BooleanField, ExpressionWrapper, F, Q
 
 from .. import conf, ledger
 from ..calls.side_channels import send
-from ..index import Definition
+from ..index import EntryDefinition
 from ..ledger import chain
 from ..ledger.rows import ScheduleRow, StateRow
 from ..models import Condition, Schedule, ScheduleState, Tombstone
-from ..models.versions import TIMING_FIELDS, moved, next_generation
-from ..recurrence import to_ms, wake_at
+from ..models.versions import TIMING_FIELDS, build_move, build_next_generation
+from ..recurrence import compute_wake, to_ms
 from ..signals import schedule_broken
-from .pages import keys_of
+from .pages import compress_keys
 
 #: Raise it if other fields, or another format, would change the digest of an unchanged definition.
 VERSION = "1"
@@ -36,15 +36,15 @@ _read_instants = attrgetter("created_at", *_INSTANTS)
 _read_others = attrgetter(*sorted(TIMING_FIELDS - {*_INSTANTS}))
 
 
-def digest_of(schedule: ScheduleRow) -> str:
+def compute_digest(schedule: ScheduleRow) -> str:
     """Return the digest of a definition, which is the same in every process and database."""
     instants = [value and value.timestamp() for value in _read_instants(schedule)]
     timing = (*instants, *_read_others(schedule), schedule.name if "h" in schedule.cron.lower() else "")
-    waiting = sum_of_waiting(schedule.queue, schedule.jitter, schedule.name)
+    waiting = format_waiting(schedule.queue, schedule.jitter, schedule.name)
     return f"{VERSION}:{schedule.effective_from.timestamp()!r}:{crc32(repr(timing).encode()):08x}:{waiting}"
 
 
-def sum_of_waiting(queue: str, jitter: timedelta, name: str) -> str:
+def format_waiting(queue: str, jitter: timedelta, name: str) -> str:
     """Return the last part of a digest: where a schedule waits and when it is woken."""
     waiting = (queue, jitter, name) if jitter else queue
     return f"{crc32(repr(waiting).encode()):08x}"
@@ -67,21 +67,21 @@ class Wanted:
     pk: int
     name: str
     queue: str
-    definition: Definition
+    definition: EntryDefinition
     point: datetime | None
     unnoted: bool = False  # the row does not record yet that this generation is mirrored
     awaited: bool = False  # the point has an open row in the ledger, so it may wait for a retry
     past_django: bool = False  # SQL edited the row since it was mirrored
 
 
-def _want(
+def _build_wanted(
     pk: int, queue: str, name: str, jitter: timedelta, generation: int, priority: int, point: datetime | None
 ) -> Wanted:
     point_ms = wake_ms = 0
     if point is not None:
         point_ms = to_ms(point)
-        wake_ms = to_ms(wake_at(point, jitter, name)) if jitter else point_ms
-    definition = Definition(chain.member_of(pk), generation, point_ms, wake_ms, priority=priority)
+        wake_ms = to_ms(compute_wake(point, jitter, name)) if jitter else point_ms
+    definition = EntryDefinition(chain.format_member(pk), generation, point_ms, wake_ms, priority=priority)
     return Wanted(pk, name, queue, definition, point)
 
 
@@ -101,16 +101,16 @@ _SETTLED = (
 
 def read_settled(pks: Collection[int]) -> tuple[list[Wanted], dict[int, str]]:
     """Return what is wanted of schedules whose stored next point is valid, and the queues of the others."""
-    keys, mine = keys_of(pks), set(pks)
-    rows = ledger.reader(Schedule, "id", _SETTLED, ledger.database()).read(keys)
+    keys, mine = compress_keys(pks), set(pks)
+    rows = ledger.reader(Schedule, "id", _SETTLED, ledger.get_database()).read(keys)
     begun = ledger.load_oldest_open(keys)
     settled: list[Wanted] = []
     others: dict[int, str] = {}
     for pk, queue, name, jitter, generation, priority, point, digest, sound in rows:
         if pk not in mine:
             continue
-        if sound and pk not in begun and digest.endswith(sum_of_waiting(queue, jitter, name)):
-            settled.append(_want(pk, queue, name, jitter, generation, priority, point))
+        if sound and pk not in begun and digest.endswith(format_waiting(queue, jitter, name)):
+            settled.append(_build_wanted(pk, queue, name, jitter, generation, priority, point))
         else:
             others[pk] = queue
     return settled, others
@@ -121,14 +121,14 @@ def read_wanted(pks: Collection[int], *, note: bool = True) -> list[Wanted]:
     version of each definition that SQL edited. Locked rows are left to the next sweep. A `range` means all keys in it.
     """
     schedules = ledger.load_schedules(pks)
-    digests = {pk: digest_of(row) for pk, row in schedules.items()}
+    digests = {pk: compute_digest(row) for pk, row in schedules.items()}
     edited = {pk: what for pk, row in schedules.items() if (what := find_edit_past_django(row, digests[pk]))}
     locked: set[int] = set()
     if edited and note:
         locked = _begin_versions(schedules, edited)
         fresh = ledger.load_schedules(edited)
         schedules |= fresh
-        digests |= {pk: digest_of(row) for pk, row in fresh.items()}
+        digests |= {pk: compute_digest(row) for pk, row in fresh.items()}
     oldest = ledger.load_oldest_open(pks)
     notes = _Notes()
     wanted = {pk: _work_out(row, digests[pk], oldest.get(pk), notes) for pk, row in schedules.items()}
@@ -148,7 +148,7 @@ def _work_out(schedule: ScheduleRow, digest: str, waiting: datetime | None, note
     elif schedule.enabled:  # otherwise the worker that claims it closes it
         point = waiting if point is None else min(waiting, point)
     row = schedule
-    wanted = _want(row.pk, row.queue, row.name, row.jitter, row.generation, row.priority, point)
+    wanted = _build_wanted(row.pk, row.queue, row.name, row.jitter, row.generation, row.priority, point)
     wanted.unnoted = row.synced_generation != row.generation
     wanted.awaited = point is not None and point == waiting
     return wanted
@@ -168,7 +168,7 @@ class _Notes:
         before, seen = (state.next_due_at, state.condition, state.condition_reason), state.mirrored_digest
         if not state.stored and schedule.synced_generation:  # its state was lost: undecided points are unknown
             state.next_due_at = schedule.created_at + timedelta(milliseconds=1)
-        undecided = chain.left_undecided(schedule, state)
+        undecided = chain.find_undecided(schedule, state)
         point = ledger.settle_state(schedule, state)
         if undecided is not None:
             state.next_due_at = undecided
@@ -185,7 +185,7 @@ class _Notes:
         """Write the states, send signals; return all locked keys. See `models/primary.py`, Note [Order of locks]."""
         pks = [state.schedule_id for state in (*self.changed, *self.mirrored) if state.schedule_id not in locked]
         if pks:
-            using = ledger.database()
+            using = ledger.get_database()
             with ledger.writing(using):
                 for model in (Schedule, ScheduleState):
                     locked = locked | ledger.leave_locked(model, [pk for pk in pks if pk not in locked], using)
@@ -194,23 +194,23 @@ class _Notes:
                     ledger.write_states([state for state in states if state.schedule_id not in locked], names)
         for row in self.broken:
             if row.pk not in locked:
-                schedule, reason = ledger.as_schedule(row), row.state.condition_reason
+                schedule, reason = ledger.build_schedule(row), row.state.condition_reason
                 announce = partial(send, schedule_broken, "schedule_broken", sender=Schedule, schedule=schedule)
                 announce = partial(announce, reason=reason)
-                transaction.on_commit(announce, using=ledger.database(), robust=True)
+                transaction.on_commit(announce, using=ledger.get_database(), robust=True)
         return locked
 
 
 def _begin_versions(schedules: Mapping[int, ScheduleRow], edited: Mapping[int, tuple[bool, bool]]) -> set[int]:
     """Give rows that SQL edited a new version, as `Schedule.save` does; return the locked keys."""
-    using = ledger.database()
+    using = ledger.get_database()
     written = Schedule._base_manager.using(using)
     with ledger.writing(using):
         locked = ledger.leave_locked(Schedule, list(edited), using)
         free = {pk: what for pk, what in edited.items() if pk not in locked}
-        for wanted, more in ((True, moved()), (False, {})):
+        for wanted, more in ((True, build_move()), (False, {})):
             pks = [pk for pk, (retimed, _) in free.items() if retimed is wanted]
-            written.filter(pk__in=pks).update(generation=next_generation(), **more)
+            written.filter(pk__in=pks).update(generation=build_next_generation(), **more)
         # The former queue is unknown: remove them from every other queue before they enter the new shards.
         gone = [schedules[pk] for pk, (_, elsewhere) in free.items() if elsewhere]
         queues = conf.get_config().queues

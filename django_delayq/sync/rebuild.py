@@ -19,11 +19,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from ..index import Broker, Shard
 from ..index.connection import DamagedKeys
 from ..index.keys import BUILDING, is_built
-from ..ledger.chain import member_of
+from ..ledger.chain import format_member
 from .compare import compare
 from .layout import ForeignLayout, check_layout
-from .missing import last_key, note_all_put
-from .pages import parts, queues_of, walk
+from .missing import note_all_put, read_last_key
+from .pages import query_queues, split_pages, walk
 from .read import read_settled
 from .runs import put_runs
 from .write import write_wanted
@@ -76,31 +76,31 @@ def rebuild(broker: Broker, shards: Sequence[Shard], *, go_on: Callable[[], bool
 
 
 def find_unbuilt(broker: Broker) -> list[Shard]:
-    shards = broker.shards()
-    return [shard for shard, epoch in zip(shards, broker.epochs(shards), strict=True) if not is_built(epoch)]
+    shards = broker.list_shards()
+    return [shard for shard, epoch in zip(shards, broker.read_epochs(shards), strict=True) if not is_built(epoch)]
 
 
 def _fill(broker: Broker, flushed: Set[Shard]) -> Iterator[object]:
     names = sorted({shard.queue for shard in flushed})
-    due = queues_of(queue__in=names, enabled=True, state__next_due_at__isnull=False).order_by("state__next_due_at")
+    due = query_queues(queue__in=names, enabled=True, state__next_due_at__isnull=False).order_by("state__next_due_at")
     first = [pk for pk, _ in due[:FIRST]]
-    for page in parts(first):
+    for page in split_pages(first):
         _restore(broker, flushed, page)
         yield page
-    last, done = last_key(), set(first)
+    last, done = read_last_key(), set(first)
 
     def restore_others(page: Collection[int]) -> None:
         if others := [pk for pk in page if pk not in done]:
             _restore(broker, flushed, others)
 
     yield from walk(restore_others, lambda runs: put_runs(broker, runs), names)
-    if names == sorted({shard.queue for shard in broker.shards()}):
+    if names == sorted({shard.queue for shard in broker.list_shards()}):
         note_all_put(broker, last)
 
 
 def _restore(broker: Broker, flushed: Set[Shard], page: Collection[int]) -> None:
     settled, others = read_settled(page)
-    write_wanted(broker, [item for item in settled if broker.shard_of(item.definition.member, item.queue) in flushed])
-    rest = {pk: queue for pk, queue in others.items() if broker.shard_of(member_of(pk), queue) in flushed}
+    write_wanted(broker, [item for item in settled if broker.get_shard(item.definition.member, item.queue) in flushed])
+    rest = {pk: queue for pk, queue in others.items() if broker.get_shard(format_member(pk), queue) in flushed}
     if rest:
         compare(broker, rest)

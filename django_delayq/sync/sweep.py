@@ -23,9 +23,9 @@ from ..models import Condition, Run, Schedule, ScheduleState, Tombstone
 from ..recurrence import from_ms
 from ..recurrence.point import EPOCH, utcnow
 from .compare import compare
-from .layout import check_layout, fingerprint, store_layout
+from .layout import check_layout, read_fingerprint, store_layout
 from .missing import put_missing
-from .pages import PAGE, PAGES, queues_of, shuffled, walk
+from .pages import PAGE, PAGES, query_queues, shuffle_pages, walk
 from .rebuild import Build
 from .runs import close_abandoned, put_back
 from .write import remove_oldest, sync
@@ -54,11 +54,11 @@ class LastSweep(NamedTuple):
     database: str
 
 
-def delta_sweep(broker: Broker, *, rows: bool = True) -> int:
+def sweep_delta(broker: Broker, *, rows: bool = True) -> int:
     """Mirror edits, deletions and, with `rows`, rows outside chains that the fast path missed. Return the greater
     number of edits or deletions: from PAGE on, there may be more. Raises ForeignLayout if the prefix was taken over.
     """
-    using = ledger.database()
+    using = ledger.get_database()
     stones = Tombstone._base_manager.using(using).exists()
     edited = Schedule.objects.using(using).unmirrored().order_by("generation")  # a limit alone scans the table
     pks = list(edited.values_list("pk", flat=True)[: PAGES * PAGE])
@@ -67,24 +67,24 @@ def delta_sweep(broker: Broker, *, rows: bool = True) -> int:
     if rows:
         put_missing(broker)
     gone = remove_oldest(broker) if stones else 0
-    mirrored = sum(_mirror_edits(broker, page) for page in shuffled(pks))
+    mirrored = sum(_mirror_edits(broker, page) for page in shuffle_pages(pks))
     return max(mirrored, gone)
 
 
 def _mirror_edits(broker: Broker, pks: Sequence[int]) -> int:
     """Mirror the edits of a page that are left; return how many are mirrored now, by any worker."""
-    rows = ledger.reader(Schedule, "id", ("pk",), ledger.database())
+    rows = ledger.reader(Schedule, "id", ("pk",), ledger.get_database())
     unmirrored = " AND generation <> synced_generation"
     newer = sync(broker, [pk for (pk,) in rows.read(pks, unmirrored)])
     if newer:
-        compare(broker, dict(queues_of(pk__in=newer)))
+        compare(broker, dict(query_queues(pk__in=newer)))
     return len(pks) - len(rows.read(pks, unmirrored))
 
 
-def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: GoOn = lambda checked: True) -> SweepReport:
+def sweep_fully(broker: Broker, *, dry_run: bool = False, go_on: GoOn = lambda checked: True) -> SweepReport:
     """Compare everything with Redis, correct what differs, build flushed shards; end if `go_on(checked)` is False."""
     report = SweepReport()
-    build = Build(broker, [] if dry_run else broker.shards())
+    build = Build(broker, [] if dry_run else broker.list_shards())
     for checked, lines in sweep_pages(broker, dry_run=dry_run):
         report.checked += checked
         report.lines += lines
@@ -93,7 +93,7 @@ def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: GoOn = lambda ch
             return report
     build.finish()
     if not dry_run:
-        delta_sweep(broker)
+        sweep_delta(broker)
     report.done = True
     return report
 
@@ -101,7 +101,7 @@ def full_sweep(broker: Broker, *, dry_run: bool = False, go_on: GoOn = lambda ch
 def sweep_pages(broker: Broker, *, dry_run: bool = False) -> Iterator[tuple[int, list[str]]]:
     """Do a full sweep page by page; yield for each the number of schedules, and one line per change."""
     yield from walk(partial(compare, broker, dry_run=dry_run), partial(put_back, broker, dry_run=dry_run))
-    for shard in broker.shards():
+    for shard in broker.list_shards():
         check_layout(broker, claim=False)  # with another number of shards, valid members would look like ghosts
         for lines in remove_ghosts(broker, shard, dry_run=dry_run):
             yield 0, lines
@@ -122,14 +122,14 @@ def remove_ghosts(broker: Broker, shard: Shard, *, dry_run: bool = False) -> Ite
 def _find_ghosts(broker: Broker, shard: Shard, page: set[str]) -> list[str]:
     parsed = {member: chain.parse_member(member) for member in sorted(page)}
     pks = {kind: [item[1] for item in parsed.values() if item and item[0] == kind] for kind in "sr"}
-    queues = {"s": dict(queues_of(pk__in=pks["s"])), "r": {}}
+    queues = {"s": dict(query_queues(pk__in=pks["s"])), "r": {}}
     if pks["r"]:
-        runs = Run.objects.using(ledger.database()).filter(pk__in=pks["r"], separate=True).open()
+        runs = Run.objects.using(ledger.get_database()).filter(pk__in=pks["r"], separate=True).open()
         queues["r"] = dict(runs.values_list("pk", "queue"))
     ghosts = []
     for member, item in parsed.items():
         queue = queues[item[0]].get(item[1]) if item else None
-        if queue is None or broker.shard_of(member, queue) != shard:
+        if queue is None or broker.get_shard(member, queue) != shard:
             ghosts.append(member)
     return ghosts
 
@@ -146,8 +146,8 @@ def read_last(broker: Broker) -> LastSweep | None:
 def sweep_if_due(broker: Broker, *, go_on: GoOn = lambda checked: True) -> SweepReport | None:
     """Make a full sweep if one is due; otherwise return None. See Note [When a full sweep is due]."""
     last = read_last(broker)
-    known = last is not None and (last.database, last.run_ids) == (fingerprint(), broker.run_ids())
-    if last is not None and known and 0 <= broker.now_ms() - last.at_ms < FULL_SECONDS * 1000:
+    known = last is not None and (last.database, last.run_ids) == (read_fingerprint(), broker.read_run_ids())
+    if last is not None and known and 0 <= broker.read_now_ms() - last.at_ms < FULL_SECONDS * 1000:
         return None
     check_layout(broker)
     return sweep_now(broker, go_on=go_on)
@@ -155,10 +155,10 @@ def sweep_if_due(broker: Broker, *, go_on: GoOn = lambda checked: True) -> Sweep
 
 def sweep_now(broker: Broker, *, go_on: GoOn = lambda checked: True) -> SweepReport:
     """Make a full sweep, even if a worker is making one, and record it if it completes."""
-    run_ids = broker.run_ids()
-    report = full_sweep(broker, go_on=go_on)
+    run_ids = broker.read_run_ids()
+    report = sweep_fully(broker, go_on=go_on)
     if report.done:
-        broker.write_note("swept", json.dumps(LastSweep(broker.now_ms(), run_ids, fingerprint())))
+        broker.write_note("swept", json.dumps(LastSweep(broker.read_now_ms(), run_ids, read_fingerprint())))
     return report
 
 
@@ -168,7 +168,7 @@ def adopt(broker: Broker) -> SweepReport:
     """
     store_layout(broker)
     broker.forget_sweep()
-    broker.take_over(broker.shards())
+    broker.take_over(broker.list_shards())
     return sweep_now(broker)
 
 
@@ -192,7 +192,7 @@ class Differences:
 
 def count_differences(broker: Broker, *, most: int = MOST_COMPARED, unnamed: Collection[str] = ()) -> Differences:
     """Count up to `most` rows per count. With `unnamed` queues, `missing` and `ghosts` are not counted."""
-    using = ledger.database()
+    using = ledger.get_database()
     states = ScheduleState._base_manager.using(using)
     counts = ledger.count_up_to(
         most,
@@ -205,7 +205,7 @@ def count_differences(broker: Broker, *, most: int = MOST_COMPARED, unnamed: Col
     rows, more = ledger.count_open_separate(most)
     capped = more or max(counts) > most
     unmirrored, tombstones, waiting, broken = (min(count, most) for count in counts)
-    stats = broker.stats(broker.shards())
+    stats = broker.read_stats(broker.list_shards())
     parts = [(item.members, item.points, item.generations) for item in stats]
     surplus = sum(item.members for item in stats) - waiting - rows
     comparable = not capped and not unnamed

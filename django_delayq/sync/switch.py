@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..index import Broker, Shard
-from .layout import Layout, OtherLayout, check_layout, check_release, own_layout, read_layout, store_layout
+from .layout import Layout, OtherLayout, check_layout, check_release, get_own_layout, read_layout, store_layout
 
 logger = logging.getLogger("django_delayq.sync")
 
@@ -36,7 +36,7 @@ def take_layout(broker: Broker) -> None:
         check_layout(broker)
         return
     except OtherLayout:
-        _check_unused(broker, read_layout(broker, broker.layout()))
+        _check_unused(broker, read_layout(broker, broker.read_layout()))
     if broker.take_upkeep():
         raise OtherLayout("Waiting until another process has ended its upkeep, or its switch to another layout.")
     try:
@@ -47,36 +47,36 @@ def take_layout(broker: Broker) -> None:
 
 def _switch(broker: Broker) -> None:
     """Drop the index and write the layout of this process: workers then rebuild it as after a flush."""
-    stored, own = read_layout(broker, broker.layout()), own_layout(broker)
+    stored, own = read_layout(broker, broker.read_layout()), get_own_layout(broker)
     if not (difference := stored.find_difference(own)):  # another worker has switched
         return
-    broker.write_note("layout", replace(stored, switching=True).text())
+    broker.write_note("layout", replace(stored, switching=True).to_json())
     try:
         _check_unused(broker, stored)
     except OtherLayout:
-        broker.write_note("layout", stored.text())
+        broker.write_note("layout", stored.to_json())
         raise
-    broker.drop(_former_shards(stored, own))
+    broker.drop(_list_former_shards(stored, own))
     store_layout(broker)
     broker.forget_sweep()
     logger.info("%s No worker uses that any more: the index is built anew.", difference)
 
 
 def _check_unused(broker: Broker, stored: Layout) -> None:
-    own = own_layout(broker)
+    own = get_own_layout(broker)
     difference = stored.find_difference(own)
     if names := sorted(_find_others(broker, own)):
         raise OtherLayout(
             f"{difference} Waiting until these workers, which work by another layout, have ended: "
             f"{', '.join(names)}. Restart them with the release and the settings of this one."
         )
-    if left := broker.count_leases(_former_shards(stored, own)):
+    if left := broker.count_leases(_list_former_shards(stored, own)):
         raise OtherLayout(f"{difference} Waiting until the leases of workers that are gone have ended, {left} of them.")
 
 
 def _find_others(broker: Broker, own: Layout) -> Iterator[str]:
-    since_ms = broker.now_ms() - LIVE_SECONDS * 1000
-    for name, (beat_ms, details) in broker.workers().items():
+    since_ms = broker.read_now_ms() - LIVE_SECONDS * 1000
+    for name, (beat_ms, details) in broker.read_workers().items():
         if name != broker.worker and beat_ms >= since_ms:
             try:
                 found = json.loads(details)
@@ -86,7 +86,7 @@ def _find_others(broker: Broker, own: Layout) -> Iterator[str]:
                 yield name
 
 
-def _former_shards(stored: Layout, own: Layout) -> list[Shard]:
+def _list_former_shards(stored: Layout, own: Layout) -> list[Shard]:
     counts = {
         queue: max(count, own.shards.get(queue, 0))
         for queue, count in (own.shards | stored.shards).items()

@@ -4,16 +4,16 @@ from collections.abc import Iterable, Sequence
 
 from .. import ledger
 from ..index import Broker
-from ..index.keys import grouped
+from ..index.keys import group_by
 from ..models import Schedule, Tombstone
-from .pages import PAGE, PAGES, parts, shuffled
+from .pages import PAGE, PAGES, shuffle_pages, split_pages
 from .read import Wanted, read_wanted
 
 
 def sync(broker: Broker, pks: Iterable[int]) -> list[int]:
     """Mirror these schedules, except deleted ones. Return those that stay unchanged: Redis knows a newer edit."""
     newer = []
-    for page in parts(sorted(set(pks))):
+    for page in split_pages(sorted(set(pks))):
         whole = page[-1] - page[0] < len(page)
         newer += write_wanted(broker, read_wanted(range(page[0], page[-1] + 1) if whole else page))
     return newer
@@ -27,7 +27,7 @@ def write_wanted(broker: Broker, wanted: Sequence[Wanted], *, reset: bool = Fals
     if held:
         wanted = [item for item in wanted if item.definition.member not in held]
     newer: set[int] = set()
-    places = grouped(wanted, lambda item: (broker.shard_of(item.definition.member, item.queue), item.point is None))
+    places = group_by(wanted, lambda item: (broker.get_shard(item.definition.member, item.queue), item.point is None))
     for (shard, ends), items in places.items():
         if ends:
             ended = [item.definition for item in items]
@@ -41,7 +41,7 @@ def write_wanted(broker: Broker, wanted: Sequence[Wanted], *, reset: bool = Fals
 
 def remove_tombstones(broker: Broker, members: set[str] | None = None) -> set[str]:
     """Mirror deletions and moves, of these members or the oldest; return members that are still leased."""
-    rows = Tombstone._base_manager.using(ledger.database()).order_by("pk")
+    rows = Tombstone._base_manager.using(ledger.get_database()).order_by("pk")
     stones = list(rows[:PAGE])
     if members is not None:
         # Usually there are few: filtering by member in the query costs more than reading all.
@@ -53,15 +53,15 @@ def remove_tombstones(broker: Broker, members: set[str] | None = None) -> set[st
 
 def remove_oldest(broker: Broker) -> int:
     """Mirror the oldest deletions and moves; return how many are done, by any worker."""
-    rows = Tombstone._base_manager.using(ledger.database()).order_by("pk")
-    pages = shuffled(rows.values_list("pk", flat=True)[: PAGES * PAGE])
+    rows = Tombstone._base_manager.using(ledger.get_database()).order_by("pk")
+    pages = shuffle_pages(rows.values_list("pk", flat=True)[: PAGES * PAGE])
     return sum(len(page) - len(_remove(broker, list(rows.filter(pk__in=page)))) for page in pages)
 
 
 def _remove(broker: Broker, stones: Sequence[Tombstone]) -> set[str]:
     held: set[str] = set()
     done: list[int] = []
-    for shard, group in grouped(stones, lambda stone: broker.shard_of(stone.member, stone.queue)).items():
+    for shard, group in group_by(stones, lambda stone: broker.get_shard(stone.member, stone.queue)).items():
         replies = broker.remove(shard, [(stone.member, stone.generation, "") for stone in group], gone=True)
         for stone, reply in zip(group, replies, strict=True):
             if reply == "LEASED":
@@ -69,7 +69,7 @@ def _remove(broker: Broker, stones: Sequence[Tombstone]) -> set[str]:
             else:
                 done.append(stone.pk)
     if done:
-        using = ledger.database()
+        using = ledger.get_database()
         with ledger.writing(using):
             Tombstone._base_manager.using(using).filter(pk__in=done).delete()
     return held
@@ -79,7 +79,7 @@ def _note_mirrored(seen: dict[int, int]) -> None:
     """Record that Redis has these generations. Rows that are locked or were edited since stay marked."""
     if not seen:
         return
-    using = ledger.database()
+    using = ledger.get_database()
     with ledger.writing(using):
         free, _ = ledger.lock_free(Schedule, list(seen), using, "generation")
         same = [(pk, generation) for pk, (generation,) in free.items() if generation == seen[pk]]

@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Any
 
 from .. import ledger
-from ..backend.preparing import moment
-from ..calls import result_of
+from ..backend.preparing import resolve_instant
+from ..calls import build_result
 from ..calls.compat import AnyResult, AnyTask, normalize_json
 from ..calls.registry import get_task
 from ..ledger import chain
@@ -46,7 +46,7 @@ class Assertions:
         `at`: its next due point. `args`, `kwargs`: the task's arguments. None matches anything.
         """
         what = name_or_task if isinstance(name_or_task, str) else name_or_task.module_path
-        rows = list(Schedule._base_manager.using(ledger.database()).select_related("state").order_by("name"))
+        rows = list(Schedule._base_manager.using(ledger.get_database()).select_related("state").order_by("name"))
         for row in rows:
             if what in (row.name, row.task) and _is_called_with(row, args, kwargs):
                 upcoming = next_points(row, 1)
@@ -66,8 +66,8 @@ class Assertions:
     @property
     def enqueued(self) -> list[AnyResult]:
         """The results of all jobs, in order of enqueueing, except jobs deleted with their outcome (`result_ttl` 0)."""
-        rows = Run._base_manager.using(ledger.database()).filter(origin=Origin.JOB).order_by("pk")
-        return [result_of(get_task(row.task), row) for row in rows]
+        rows = Run._base_manager.using(ledger.get_database()).filter(origin=Origin.JOB).order_by("pk")
+        return [build_result(get_task(row.task), row) for row in rows]
 
     def assert_enqueued(
         self,
@@ -105,7 +105,7 @@ def _is_called_with(item: Schedule | AnyResult, args: Sequence[Any] | None, kwar
 
 def _is_same(one: datetime, other: datetime | None) -> bool:
     """Compare two instants in whole ms; naive ones are local time."""
-    return other is not None and to_ms(moment(one)) == to_ms(moment(other))
+    return other is not None and to_ms(resolve_instant(one)) == to_ms(resolve_instant(other))
 
 
 def _format_wanted(**wanted: Any) -> str:
@@ -128,7 +128,7 @@ def _format_schedule(row: Schedule) -> str:
         return f"{text}, paused {row.pause_reason}".rstrip()
     upcoming = next_points(row, 1)
     if not upcoming:
-        return f"{text}, {chain.state_of(row).condition_reason or 'no due point is left'}"
+        return f"{text}, {chain.get_state(row).condition_reason or 'no due point is left'}"
     return f"{text}, due {upcoming[0]:%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -57,10 +57,10 @@ class Inbox(Slots):
 
 
 class RaisedTrouble(Trouble):
-    def redis_failed(self, error: BrokerError, shard: Shard | None = None) -> None:
+    def note_redis_failure(self, error: BrokerError, shard: Shard | None = None) -> None:
         raise error
 
-    def database_failed(self, error: Error, *, writing: bool = False) -> None:
+    def note_database_failure(self, error: Error, *, writing: bool = False) -> None:
         raise error
 
 
@@ -73,7 +73,7 @@ class FrozenTimeouts(Timeouts):
         #: By path of the task.
         self.durations: dict[str, timedelta] = {}
 
-    def duration_of(self, held: Lease) -> timedelta:
+    def get_duration(self, held: Lease) -> timedelta:
         if held.task is None or held.outcome.call.backend:  # a task that is handed over takes no time here
             return timedelta(0)
         return self.durations.get(held.task.module_path, timedelta(0))
@@ -81,7 +81,7 @@ class FrozenTimeouts(Timeouts):
     def run(
         self, call: Callable[[], Any], held: Lease, seconds: float, *, interrupt: bool, spare_seconds: float = 0.0
     ) -> tuple[Any, BaseException | None]:
-        duration = self.duration_of(held)
+        duration = self.get_duration(held)
         if duration.total_seconds() > seconds:
             self.clock.advance(timedelta(seconds=seconds))
             return None, TaskTimeout()
@@ -117,10 +117,10 @@ class Bench:
         self.under_way: list[tuple[int, int, Lease]] = []
         self._numbers = count()
 
-    def next_ms(self) -> int | None:
+    def find_next_ms(self) -> int | None:
         """Return the time of the next step in ms, possibly in the past; None if there is no step."""
         found = [end_ms for end_ms, _, _ in self.under_way[:1]]
-        found += [first[0]] if (first := self.index.first()) is not None else []
+        found += [first[0]] if (first := self.index.find_first()) is not None else []
         return min(found, default=None)
 
     def step(self) -> None:
@@ -128,7 +128,7 @@ class Bench:
         now_ms = self.clock.now_ms
         if self.under_way and self.under_way[0][0] <= now_ms:
             self._record([self.under_way.pop(0)[-1]])
-        elif (first := self.index.first()) is not None and first[0] <= now_ms:
+        elif (first := self.index.find_first()) is not None and first[0] <= now_ms:
             _, entries = self.trip.claim(first[1], 1, 0, FOREVER)
             self.dispatcher.keeper.add(entries)
             self.dispatcher.dispatch(entries)
@@ -139,7 +139,7 @@ class Bench:
 
     def _call(self, held: Lease) -> None:
         began_ms = self.clock.now_ms
-        if self.timeouts.duration_of(held):  # store that it runs, as a worker does after a second
+        if self.timeouts.get_duration(held):  # store that it runs, as a worker does after a second
             self.trip.show([held])
         with as_committed():
             concluded = copy_context().run(execute, held, self.timeouts, self.index.config.max_result_bytes)

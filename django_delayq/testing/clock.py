@@ -54,7 +54,7 @@ class FrozenClock:
     def now(self) -> datetime:
         return from_ms(self.now_ms)
 
-    def _now(self, tz: tzinfo | None = None) -> datetime:
+    def _get_now(self, tz: tzinfo | None = None) -> datetime:
         return self.now.astimezone(tz) if tz else self.now.astimezone().replace(tzinfo=None)
 
     def set(self, now_ms: int) -> None:
@@ -72,7 +72,7 @@ class FrozenClock:
             raise DelayQError("A Runner is active already: use that one, or end it first.")
         seconds, nanoseconds = (lambda: self.now_ms / 1000), (lambda: self.now_ms * 1_000_000)
         replacements = {
-            "datetime": Frozen(datetime, now=self._now),
+            "datetime": Frozen(datetime, now=self._get_now),
             "time": Frozen(real_time, time=seconds, time_ns=nanoseconds),
         }
         with ExitStack() as stack:

@@ -33,7 +33,7 @@ class Runner(Assertions):
 
     def __init__(self, now: datetime | None = None) -> None:
         """`now`: the first instant, by default the real time. Raises ValueError if it is naive while USE_TZ is on."""
-        self.clock = FrozenClock(None if now is None else _aware(now))
+        self.clock = FrozenClock(None if now is None else _make_aware(now))
         self._stack = ExitStack()
         self._moved = self._running = False
         self._recorded: list[Run] = []
@@ -73,14 +73,14 @@ class Runner(Assertions):
         """Set the clock to any instant, even a past one. Raises ValueError if it has moved, or `when` is naive."""
         if self._moved:
             raise ValueError("start_at() comes first. The clock has moved; use move_to().")
-        self.clock.set(to_ms(_aware(when)))
+        self.clock.set(to_ms(_make_aware(when)))
 
     def move_to(self, when: datetime | timedelta) -> None:
         """Advance the clock as if no worker ran, so that due work becomes late. A timedelta counts from now.
 
         Raises ValueError if `when` is in the past, or naive.
         """
-        later_ms = self._later(when, "move_to")
+        later_ms = self._resolve_later(when, "move_to")
         self.bench.index.refresh()  # notes what falls due until then
         self.clock.set(later_ms)
         self._moved = True
@@ -106,7 +106,7 @@ class Runner(Assertions):
         """
         if self._running:
             raise DelayQError("run_due() is called by a task that it runs.")
-        until_ms = self._later(now, "run_due")
+        until_ms = self._resolve_later(now, "run_due")
         self._moved, self._recorded, self._running = True, [], True
         try:
             self._run_until(until_ms, most)
@@ -117,7 +117,7 @@ class Runner(Assertions):
     def _run_until(self, until_ms: int, most: int) -> None:
         steps = 0
         self.bench.index.refresh()
-        while (next_ms := self.bench.next_ms()) is not None and next_ms <= until_ms:
+        while (next_ms := self.bench.find_next_ms()) is not None and next_ms <= until_ms:
             steps += 1
             if steps > most:
                 raise DelayQError(
@@ -129,10 +129,10 @@ class Runner(Assertions):
             self.bench.index.refresh()
         self.clock.set(until_ms)
 
-    def _later(self, when: datetime | timedelta | None, method: str) -> int:
+    def _resolve_later(self, when: datetime | timedelta | None, method: str) -> int:
         if when is None:
             return self.clock.now_ms
-        later = self.now + when if isinstance(when, timedelta) else _aware(when)
+        later = self.now + when if isinstance(when, timedelta) else _make_aware(when)
         if later < self.now:
             raise ValueError(
                 f"{method}({later:%Y-%m-%d %H:%M:%S} UTC) would turn the clock back: it is "
@@ -141,8 +141,8 @@ class Runner(Assertions):
         return to_ms(later)
 
 
-def _aware(when: datetime) -> datetime:
+def _make_aware(when: datetime) -> datetime:
     """Return an instant in UTC. A naive one is local time, and a ValueError while USE_TZ is on."""
-    if timezone.is_naive(when) and conf.use_tz():
+    if timezone.is_naive(when) and conf.is_tz_on():
         raise ValueError(f"{when!r} is naive. Add the time zone, as in datetime(…, tzinfo=UTC).")
     return when.astimezone(UTC)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from django.dispatch import Signal
 
 from .. import ledger
-from ..calls import result_of, side_channels
+from ..calls import build_result, side_channels
 from ..calls.compat import AnyResult, AnyTask, TaskError, TaskResultStatus, task_finished, task_started
 from ..calls.context import EXECUTING
 from ..calls.handover import REASON as REASON_HANDED_OVER
-from ..calls.results import local
+from ..calls.results import to_local
 from ..calls.side_channels import Guard
 from ..index.counters import MISSED, TOO_LATE, Counts
 from ..ledger import Outcome
@@ -29,7 +29,7 @@ from ..models.run import OPEN
 from ..monitoring import pings
 from ..recurrence import to_ms
 from ..signals import run_finished, run_skipped, run_started
-from ..text import iso, redact_text
+from ..text import format_iso, redact_text
 
 if TYPE_CHECKING:
     from .held import Lease
@@ -58,7 +58,7 @@ def begin(held: "Lease", task: AnyTask) -> AnyResult | None:
     run, schedule = held.outcome.run, held.outcome.schedule
     if schedule is None:
         run.attempt += 1
-        result = running_job(held, task)
+        result = build_running_result(held, task)
         _send_to_jobs(task_started, "task_started", held, result)
         return result
     if run_started.has_listeners(Schedule):
@@ -69,10 +69,10 @@ def begin(held: "Lease", task: AnyTask) -> AnyResult | None:
     return None
 
 
-def running_job(held: "Lease", task: AnyTask) -> AnyResult:
+def build_running_result(held: "Lease", task: AnyTask) -> AnyResult:
     """Return the result of a job whose attempt has begun and has no outcome yet."""
     run, call = held.outcome.run, held.outcome.call
-    result = result_of(task, run, {"args": call.args, "kwargs": call.kwargs}, begun=True)
+    result = build_result(task, run, {"args": call.args, "kwargs": call.kwargs}, begun=True)
     object.__setattr__(result, "status", TaskResultStatus.RUNNING)
     return result
 
@@ -88,7 +88,7 @@ def end(held: "Lease", result: AnyResult | None) -> None:
         return
     failed = run.status != Status.SUCCEEDED
     object.__setattr__(result, "status", TaskResultStatus.FAILED if failed else TaskResultStatus.SUCCESSFUL)
-    object.__setattr__(result, "finished_at", local(run.finished_at))
+    object.__setattr__(result, "finished_at", to_local(run.finished_at))
     object.__setattr__(result, "_return_value", run.result)
     if held.failure is not None:
         result.errors.append(TaskError(exception_class_path=held.failure.path, traceback=held.failure.text))
@@ -137,7 +137,7 @@ def announce(outcome: Outcome, counted: Counts) -> Callable[[], None] | None:
             skipped = run.status == Status.SKIPPED
             counted.add(key, f"skipped:{run.reason}" if skipped else str(run.status), run.points or 1 if skipped else 1)
             is_late = skipped and run.reason in TOO_LATE and run.origin == Origin.DUE
-            if is_late and run.due_at >= counted.able_since(*key[1:]):
+            if is_late and run.due_at >= counted.get_able_since(*key[1:]):
                 counted.add(key, MISSED, run.points or 1)
         is_logged = schedule is not None or run.status in (Status.RETRYING, Status.LOST)  # Django logs ends of jobs
         if is_logged and logger.isEnabledFor(LEVELS.get(run.status, logging.INFO)):
@@ -157,7 +157,7 @@ def announce(outcome: Outcome, counted: Counts) -> Callable[[], None] | None:
 
 def send_signal(signal: Signal, name: str, run: RunRow, schedule: ScheduleRow) -> None:
     """Send a public signal of runs, with instances of the models."""
-    values = {"run": ledger.as_run(run), "schedule": ledger.as_schedule(schedule)}
+    values = {"run": ledger.build_run(run), "schedule": ledger.build_schedule(schedule)}
     side_channels.send(signal, name, cut=BaseException, sender=Schedule, **values)
 
 
@@ -165,7 +165,7 @@ def ping(run: RunRow, schedule: ScheduleRow, what: str, body: str = "") -> None:
     """Ping the schedule's URL, but not for a backfill, which does not show the schedule's current state."""
     if run.origin != Origin.BACKFILL:
         with PINGS:
-            pings.ping(schedule.ping_url, what, idempotency_key(run), body)
+            pings.ping(schedule.ping_url, what, build_idempotency_key(run), body)
 
 
 def log_run(outcome: Outcome) -> None:
@@ -175,34 +175,34 @@ def log_run(outcome: Outcome) -> None:
     formats the exception itself gets the original message. The caller's location is missing, because it costs time.
     """
     run, error, level = outcome.run, outcome.error, LEVELS.get(outcome.run.status, logging.INFO)
-    event = run_event(run) | (outcome.trace or {})
+    event = build_run_event(run) | (outcome.trace or {})
     message = f"{event['event']:<9} {run.title}".replace("%", "%%").replace("\n", " ") + "  %s"
     parts = [f"due {event['due_at']:.19}"]
     parts += [event["origin"]] if run.origin not in (Origin.DUE, Origin.JOB) else []
     shown = event | ({"points": "not known"} if event.get("points") == 0 else {})
     parts += [text.format(shown[name]) for name, text in _SHOWN.items() if name in event]
     info = None if error is None else (type(error), error, error.__traceback__)
-    extra = {"delayq": event, **labels_of(run)}
+    extra = {"delayq": event, **build_labels(run)}
     line = "  ".join(parts).replace("\n", " ")
     record = logger.makeRecord(logger.name, level, __file__, 0, message, (line,), info, extra=extra)
     record.exc_text = run.error.rstrip("\n") or None
     logger.handle(record)
 
 
-def idempotency_key(run: AnyRun) -> str:
+def build_idempotency_key(run: AnyRun) -> str:
     """Return a text that is the same for all executions of a due point or a job, and unique to it."""
     return run.result_id or f"{run.schedule_id}:{run.origin}:{to_ms(run.due_at)}"
 
 
-def labels_of(run: RunRow) -> dict[str, str | int]:
+def build_labels(run: RunRow) -> dict[str, str | int]:
     """Return the fields that identify an execution in log records and traces: task, queue, attempt, run or job."""
-    key = idempotency_key(run)
+    key = build_idempotency_key(run)
     if run.is_job:
         return {"task": run.task, "queue": run.queue, "job": key, "attempt": run.attempt}
     return {"task": run.task, "schedule": run.schedule_name, "queue": run.queue, "run": key, "attempt": run.attempt}
 
 
-def run_event(run: RunRow) -> dict[str, Any]:
+def build_run_event(run: RunRow) -> dict[str, Any]:
     """Return an outcome as flat JSON values; times in ISO 8601 UTC, durations in ms."""
     latency, ran = run.latency, run.duration
     event: dict[str, Any] = {
@@ -211,12 +211,12 @@ def run_event(run: RunRow) -> dict[str, Any]:
         "task": run.task,
         "queue": run.queue,
         "origin": str(run.origin),
-        "due_at": iso(run.due_at),
+        "due_at": format_iso(run.due_at),
         "latency_ms": None if latency is None else round(latency.total_seconds() * 1000),
         "duration_ms": None if ran is None else round(ran.total_seconds() * 1000, 1),
         "attempt": run.attempt if run.attempt > 1 or run.status == Status.RETRYING else None,
         "points": None if run.points == 1 else run.points,
-        "last_due_at": None if run.last_due_at is None else iso(run.last_due_at),
+        "last_due_at": None if run.last_due_at is None else format_iso(run.last_due_at),
         "reason": redact_text(run.reason) or None,
         "traceback": redact_text(run.error) or None,
     }

@@ -31,8 +31,8 @@ from ..calls.context import EXECUTING, ExecutionContext, JobContext
 from ..calls.handover import REASON as REASON_HANDED_OVER
 from ..calls.handover import HandoverFailed, HandoverRefused
 from ..calls.isolation import MARK, Isolation
-from ..calls.registry import check_call, parameters_of
-from ..calls.validators import find_unstorable, storable_json
+from ..calls.registry import check_call, find_parameters
+from ..calls.validators import encode_json, find_unstorable
 from ..context import RunContext
 from ..exceptions import (
     DelayQError,
@@ -41,16 +41,16 @@ from ..exceptions import (
     TaskCancelled,
     TaskTimeout,
 )
-from ..ledger import as_schedule
+from ..ledger import build_schedule
 from ..ledger.rows import ScheduleRow
 from ..models import Status
 from ..models.run import OPEN
-from ..text import redact_text, secret_texts
+from ..text import find_secret_texts, redact_text
 from . import announcing
-from .announcing import idempotency_key, running_job
-from .held import Lease, backoff_ms
+from .announcing import build_idempotency_key, build_running_result
+from .held import Lease, compute_backoff_ms
 from .processes import isolated
-from .processes.isolated import format_safely, remote_traceback
+from .processes.isolated import format_safely, get_remote_traceback
 from .processes.process import end_as_child
 from .timeouts import Timeouts
 
@@ -100,7 +100,7 @@ def perform_task(held: Lease, task: AnyTask, timeouts: Timeouts, /, *args: Any, 
 def call_cancellable(held: Lease, task: AnyTask, /, *args: Any, **kwargs: Any) -> Any:
     """Call an `async def` task. Raises TaskTimeout if it was cancelled at its timeout or stopped by a user."""
 
-    async def bounded() -> Any:
+    async def call_bounded() -> Any:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(held.limit) as limit:
@@ -113,7 +113,7 @@ def call_cancellable(held: Lease, task: AnyTask, /, *args: Any, **kwargs: Any) -
                 return limit
             raise
 
-    value = async_to_sync(bounded)()
+    value = async_to_sync(call_bounded)()
     if isinstance(value, asyncio.Timeout):
         raise TaskTimeout if held.stopped_by is None else TaskCancelled
     return value
@@ -161,7 +161,7 @@ def take_result(value: Any, most: int, *, is_job: bool) -> tuple[Any, BaseExcept
     if error is None and isinstance(taken, str | list | dict):
         if not is_job:
             try:
-                storable_json([[taken]])
+                encode_json([[taken]])
             except InvalidArguments as refused:
                 error = refused
         elif what := find_unstorable(_dumps(taken)):
@@ -173,13 +173,10 @@ def take_result(value: Any, most: int, *, is_job: bool) -> tuple[Any, BaseExcept
         return None, error
     if issubclass(kind, ResultTooLarge):
         return {"not stored": str(error)}, None
-    reason = format_safely(lambda: _reword(clean(redact_text(str(error)))), "it does not say why")
+    reason = format_safely(lambda: clean(redact_text(str(error))), "it does not say why")
+    # A refusal of arguments as one of a result.
+    reason = reason.replace("The arguments contain", "it contains").replace("The arguments are", "it is")
     return {"not stored": f"The result cannot be stored: {reason}"[:MAX_TITLE_CHARS]}, None
-
-
-def _reword(text: str) -> str:
-    """Return a refusal of arguments as one of a result."""
-    return text.replace("The arguments contain", "it contains").replace("The arguments are", "it is")
 
 
 class FormattedError(NamedTuple):
@@ -195,21 +192,21 @@ def describe(error: BaseException, call: ScheduleRow | Call, trace: str = "") ->
     """Format an error that ended a call; `trace` replaces its traceback. Every database can store the texts."""
 
     def format_or(make: Callable[[], str], otherwise: str) -> str:
-        return format_safely(lambda: _storable(make(), call), otherwise)
+        return format_safely(lambda: _make_storable(make(), call), otherwise)
 
     path = format_safely(
         lambda: clean(f"{type(error).__module__}.{type(error).__qualname__}"), "an error without a name"
     )
     name = path.removeprefix("builtins.")
-    title = format_or(lambda: f"{name}: {_reason_of(error, call)}", name)[:MAX_TITLE_CHARS]
-    text = format_or(lambda: trace or remote_traceback(error) or "".join(traceback.format_exception(error)), "")
+    title = format_or(lambda: f"{name}: {_find_reason(error, call)}", name)[:MAX_TITLE_CHARS]
+    text = format_or(lambda: trace or get_remote_traceback(error) or "".join(traceback.format_exception(error)), "")
     if not text:
         where = format_or(lambda: "".join(traceback.format_tb(error.__traceback__)), "")
         text, error = f"{where}{path}, which cannot be formatted.\n", DelayQError(f"{path}, which cannot be formatted")
     return FormattedError(path, title, text[-MAX_ERROR_CHARS:], error)
 
 
-def _reason_of(error: BaseException, call: ScheduleRow | Call) -> str:
+def _find_reason(error: BaseException, call: ScheduleRow | Call) -> str:
     if issubclass(type(error), TaskCancelled) and not error.args:
         return "stopped by a user"
     if issubclass(type(error), TaskTimeout) and not error.args and call.timeout is not None:
@@ -217,8 +214,8 @@ def _reason_of(error: BaseException, call: ScheduleRow | Call) -> str:
     return str(error)
 
 
-def _storable(text: str, call: ScheduleRow | Call) -> str:
-    return clean(redact_text(text, secret_texts(call.args, call.kwargs, parameters_of(call.task))))
+def _make_storable(text: str, call: ScheduleRow | Call) -> str:
+    return clean(redact_text(text, find_secret_texts(call.args, call.kwargs, find_parameters(call.task))))
 
 
 def clean(text: str) -> str:
@@ -239,14 +236,14 @@ def execute(held: Lease, timeouts: Timeouts, most_bytes: int) -> bool:
     EXECUTING.set(held)
     run.started_at, run.worker = datetime.now(UTC), held.worker
     if held.span is not None:
-        outcome.trace = tracing.ids(held.span)
+        outcome.trace = tracing.get_ids(held.span)
     result = announcing.begin(held, task)
     try:
         if call.backend:
             ended = perform(held, timeouts, partial(hand_over, task, call))
         else:
             check_call(task, call.args, call.kwargs)
-            context = [context_of(held, task, result)] if task.takes_context else []
+            context = [build_context(held, task, result)] if task.takes_context else []
             ended = perform_task(held, task, timeouts, *context, *call.args, **call.kwargs)
     except InvalidArguments as refused:
         ended = perform(held, timeouts, partial(_refuse, refused))
@@ -268,7 +265,7 @@ def execute(held: Lease, timeouts: Timeouts, most_bytes: int) -> bool:
 
 def give_up(held: Lease, where: str) -> None:
     """Fill in the outcome of a task that does not end, now at the stack `where`. Called after `conclude`."""
-    result = running_job(held, held.task) if held.outcome.schedule is None and held.task is not None else None
+    result = build_running_result(held, held.task) if held.outcome.schedule is None and held.task is not None else None
     trace = f"Still running {held.seconds:.1f} s after its start. Where it was:\n{where}"
     _fail(held, TaskTimeout() if held.stopped_by is None else TaskCancelled(), trace, reason=REASON_HUNG)
     _end(held, result)
@@ -282,14 +279,14 @@ def _fail(held: Lease, error: BaseException, trace: str = "", *, reason: str = "
         run.reason = f"{REASON_CANCELLED} by {held.stopped_by}"[:200] if held.stopped_by else REASON_CANCELLED
     final = issubclass(type(error), InvalidArguments | HandoverRefused) or held.stopped_by is not None
     run.status = Status.FAILED if final or run.attempt >= call.max_attempts else Status.RETRYING
-    held.retry_after_ms = backoff_ms(call.backoff, run.attempt) if run.status == Status.RETRYING else None
+    held.retry_after_ms = compute_backoff_ms(call.backoff, run.attempt) if run.status == Status.RETRYING else None
 
 
 def _end(held: Lease, result: AnyResult | None) -> None:
     outcome = held.outcome
     outcome.run.finished_at = datetime.now(UTC)
     if held.output is not None and (output := held.output.end()):
-        text = format_safely(lambda: _storable(output, outcome.call), "")
+        text = format_safely(lambda: _make_storable(output, outcome.call), "")
         outcome.output = text.encode()[-conf.get_config().max_output_bytes :].decode(errors="ignore")
     if outcome.job is not None and outcome.run.status not in OPEN:
         held.close_job()
@@ -300,10 +297,10 @@ def _refuse(error: InvalidArguments) -> None:
     raise error
 
 
-def context_of(held: Lease, task: AnyTask, result: AnyResult | None) -> ExecutionContext:
+def build_context(held: Lease, task: AnyTask, result: AnyResult | None) -> ExecutionContext:
     """Return the context of an attempt that begins; `result` is the result of a job, None for a due point."""
     run, schedule = held.outcome.run, held.outcome.schedule
-    key = idempotency_key(run)
+    key = build_idempotency_key(run)
     if schedule is None:
         assert result is not None  # noqa: S101
         return JobContext(task_result=result, idempotency_key=key, _lease_lost=held.is_lost)
@@ -314,7 +311,7 @@ def context_of(held: Lease, task: AnyTask, result: AnyResult | None) -> Executio
     )  # fmt: skip
     return RunContext(
         task_result=result,
-        schedule=as_schedule(schedule),
+        schedule=build_schedule(schedule),
         due_at=run.due_at,
         idempotency_key=key,
         _lease_lost=held.is_lost,
@@ -330,12 +327,12 @@ def hand_over(task: AnyTask, schedule: Any) -> dict[str, str | None]:
     prepared = handover.prepare(task, schedule.backend, schedule.priority)
     result: Any = prepared.enqueue(*schedule.args, **schedule.kwargs)
     if getattr(result, "status", None) == TaskResultStatus.FAILED:
-        raise _failure(schedule.backend, result)
+        raise _build_failure(schedule.backend, result)
     result_id = getattr(result, "id", None)  # any other return value counts as accepted
     return {"backend": schedule.backend, "result_id": None if result_id is None else str(result_id)}
 
 
-def _failure(backend: str, result: Any) -> HandoverFailed:
+def _build_failure(backend: str, result: Any) -> HandoverFailed:
     errors = getattr(result, "errors", None)
     trace = str(errors[-1].traceback).strip() if errors else ""
     last = trace.rpartition("\n")[2] or "it has no error"

@@ -19,7 +19,7 @@ from .. import ledger, sync
 from ..conf import Config
 from ..exceptions import BrokerError
 from ..index import Shard
-from ..index.keys import grouped
+from ..index.keys import group_by
 from ..ledger import HeldBack
 from ..recurrence.point import utcnow
 from ..sync.layout import ForeignLayout
@@ -60,12 +60,12 @@ class Controls:
         try:
             found = ledger.read_held_back()
         except Error as error:
-            if self._backoff.failed(now):
+            if self._backoff.note_failure(now):
                 text = "What people have paused or limited cannot be read. What was known last holds: %s"
                 logger.warning(text, str(error).strip())
             connections.close_all()
             return False
-        self._backoff.worked()
+        self._backoff.note_success()
         before, self.known = self.known, found
         was, is_now = set(before.paused), set(found.paused)
         self.paused_at |= dict.fromkeys((name for _, name in was | is_now), utcnow())
@@ -73,15 +73,15 @@ class Controls:
             logger.info("%s: %s %s.", "Paused" if (kind, name) in is_now else "Resumed", kind, name)
         return bool(is_now - was)
 
-    def holds(self, held: Lease) -> bool:
+    def is_held(self, held: Lease) -> bool:
         """Return True if this entry must not start because its queue or its task is paused."""
         task = held.task.module_path if held.task is not None else None
         return held.shard.queue in self.known.queues or task in self.known.tasks
 
-    def most(self, shard: Shard) -> int | None:
+    def get_most(self, shard: Shard) -> int | None:
         """Return the maximum number of leases in a shard; None if its queue has no limit."""
         most = self.known.most.get(shard.queue)
-        return most and max(1, most // self._config.shard_count(shard.queue))
+        return most and max(1, most // self._config.get_shard_count(shard.queue))
 
 
 #: Delay in ms before an entry comes due again if this worker does not know its task, the first and the longest one.
@@ -99,14 +99,14 @@ class Dispatcher:
         self._taken_over: deque[Lease] = deque()  # to start as slots become free, see `go_on`
         self._unknown = Delays(UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS)
 
-    def _isolating(self) -> bool:
-        return bool(self.isolation.waiting or self.isolation.alone) and self.isolation.active()
+    def _is_isolating(self) -> bool:
+        return bool(self.isolation.waiting or self.isolation.alone) and self.isolation.is_active()
 
-    def room(self, max_runs: int | None = None) -> int:
+    def count_room(self, max_runs: int | None = None) -> int:
         """Return how many entries to claim now: at most a batch, and at most the rest of `max_runs`."""
-        if self.recorder.full or self._isolating():
+        if self.recorder.full or self._is_isolating():
             return 0
-        free = self.slots.free - len(self._taken_over) if self._taken_over else self.slots.capacity()
+        free = self.slots.free - len(self._taken_over) if self._taken_over else self.slots.get_capacity()
         left = free if max_runs is None else max_runs - self.recorder.runs - len(self.keeper)
         return max(0, min(free, left, self.keeper.batch_size))
 
@@ -114,10 +114,10 @@ class Dispatcher:
         """Judge claimed entries and process each by its verdict; return False if they could not be read."""
         verdicts = self.trip.judge(entries)
         if self.controls.known.queues or self.controls.known.tasks:
-            verdicts.hold_back((verdicts.start, verdicts.suspects), self.controls.holds, TASK_MS)
+            verdicts.hold_back((verdicts.start, verdicts.suspects), self.controls.is_held, TASK_MS)
         self._carry_out(verdicts)
         at_once = self._sort(verdicts.suspects) if verdicts.suspects else []
-        if self._isolating():
+        if self._is_isolating():
             self.release(dict.fromkeys([*at_once, *verdicts.start], 0))
         else:
             if at_once:
@@ -129,9 +129,9 @@ class Dispatcher:
 
     def _carry_out(self, verdicts: Verdicts) -> None:
         if verdicts.error is not None:
-            self.trouble.database_failed(verdicts.error)
+            self.trouble.note_database_failure(verdicts.error)
         elif self.trouble.until:
-            self.trouble.database_worked()
+            self.trouble.note_database_success()
         if verdicts.decided:
             self.recorder.add(verdicts.decided)
         if verdicts.settle:
@@ -139,7 +139,7 @@ class Dispatcher:
         if verdicts.gone:
             self.keeper.discard(verdicts.gone)
         for held in verdicts.unknown:
-            verdicts.back[held] = self._unknown.next(held.member, time.monotonic())
+            verdicts.back[held] = self._unknown.get_next(held.member, time.monotonic())
         if back := verdicts.back | dict.fromkeys(verdicts.locked, AGAIN_MS):
             self.release(back)
         if self._unknown.members:
@@ -150,7 +150,7 @@ class Dispatcher:
         """Return the suspects to start at once. A take-over waits for a free slot: only executions are counted."""
         at_once: list[Lease] = []
         for held in suspects:
-            if self.isolation.concerns(held):  # see `suspects.py`, Note [Alone]
+            if self.isolation.is_suspect(held):  # see `suspects.py`, Note [Alone]
                 self.isolation.add(held)
             elif held.take_overs:
                 self._taken_over.append(held)
@@ -162,20 +162,20 @@ class Dispatcher:
         """Start the entries whose turn has come."""
         if self.isolation.waiting:
             self._isolate()
-        elif self._taken_over and not self._isolating():
+        elif self._taken_over and not self._is_isolating():
             count = min(self.slots.free, len(self._taken_over))
             self._begin([self._taken_over.popleft() for _ in range(count)])
 
     def _isolate(self) -> None:
         self.release_waiting()
-        held = self.isolation.next()
+        held = self.isolation.take_next()
         if held is not None:
             self.release(dict.fromkeys(self.isolation.take_waiting(), 0))
             verdicts = self.trip.judge([held])
             self._carry_out(verdicts)
             self._begin(verdicts.suspects)
             self.slots.submit(verdicts.start)
-        elif self.isolation.seconds_left() == 0:
+        elif self.isolation.get_seconds_left() == 0:
             self.release(dict.fromkeys(self.isolation.take_waiting(), REFUSED_MS))
 
     def _begin(self, suspects: Sequence[Lease]) -> None:
@@ -184,7 +184,7 @@ class Dispatcher:
         try:
             verdicts = self.trip.begin(suspects)
         except DatabaseError as error:
-            self.trouble.database_failed(error, writing=True)
+            self.trouble.note_database_failure(error, writing=True)
             self.release(dict.fromkeys(suspects, AGAIN_MS))
         else:
             self._carry_out(verdicts)
@@ -198,18 +198,18 @@ class Dispatcher:
         try:
             self.trip.give_back(delays_ms)
         except DatabaseError as error:
-            self.trouble.database_failed(error)
+            self.trouble.note_database_failure(error)
         try:
-            for shard, group in grouped(delays_ms, lambda held: held.shard).items():
+            for shard, group in group_by(delays_ms, lambda held: held.shard).items():
                 for due in self.trip.settle(shard, group):
-                    self.timers.due(*due)
+                    self.timers.note_due(*due)
         except BrokerError as error:
-            self.trouble.redis_failed(error)
+            self.trouble.note_redis_failure(error)
 
     def hand_back(self, *, claims: bool) -> None:
         """Hand back entries that wait for busy slots or were paused in the meantime. `claims`: a claim follows."""
         waiting = self.slots.waiting + len(self._taken_over) if self.slots.busy or self._taken_over else 0
-        if waiting and self.slots.stalled():
+        if waiting and self.slots.is_stalled():
             self.release_waiting()
         if (claims or waiting or self.isolation.waiting) and self.controls.refresh():
             self.release_all()
@@ -249,7 +249,7 @@ class Claims:
         #: Shards whose reply to a claim is missing.
         self.unanswered: set[Shard] = set()
 
-    def one_has_ended(self) -> None:
+    def note_end(self) -> None:
         """Claim again from shards at their limit, because an entry was settled."""
         while self.limited:
             self.timers.put_off(self.limited.pop(), 0.0)
@@ -264,17 +264,17 @@ class Claims:
             self._request[shard] = self._request.get(shard, 0) + 1
         deadline = time.monotonic() + self.dispatcher.keeper.lease_seconds  # before the request: see `held.py`
         try:
-            most = self.controls.most(shard) if controls.most else None
+            most = self.controls.get_most(shard) if controls.most else None
             claim, entries = self.dispatcher.trip.claim(shard, limit, self._request[shard], deadline, most)
         except BrokerError as error:
             self.unanswered.add(shard)
             self.timers.put_off(shard, 0.0)
-            self.trouble.redis_failed(error, shard)
+            self.trouble.note_redis_failure(error, shard)
             return False
         self.unanswered.discard(shard)
-        if self.trouble.until and self.trouble.redis_worked():
-            self.upkeep.redis_is_back()
-        self.timers.due(shard, claim.head_ms, claim.now_ms, known=True)
+        if self.trouble.until and self.trouble.note_redis_success():
+            self.upkeep.check_soon()
+        self.timers.note_due(shard, claim.head_ms, claim.now_ms, known=True)
         if most is not None and len(entries) < limit and (claim.head_ms or math.inf) <= claim.now_ms:
             self.limited.add(shard)
             self.timers.put_off(shard, LIMITED_SECONDS)
@@ -293,7 +293,7 @@ class Claims:
         """Return False if the shard may belong to another database; checked at first and after a flush."""
         if not (epoch or "").removeprefix("building:"):
             self.upkeep.rebuild_soon()
-            self.timers.flushed(shard)
+            self.timers.note_flush(shard)
             return True
         if epoch is None or epoch.startswith("building:"):
             return True
@@ -304,7 +304,7 @@ class Claims:
         except ForeignLayout as error:
             self.upkeep.fail(error)
         except BrokerError as error:
-            self.trouble.redis_failed(error, shard)
+            self.trouble.note_redis_failure(error, shard)
         except DatabaseError as error:
-            self.trouble.database_failed(error)
+            self.trouble.note_database_failure(error)
         return False

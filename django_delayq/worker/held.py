@@ -19,13 +19,13 @@ from ..calls.capture import CapturedOutput
 from ..calls.compat import AnyTask
 from ..exceptions import BrokerError
 from ..index import Entry, Settlement, Shard
-from ..index.keys import grouped
+from ..index.keys import group_by
 from ..ledger import Outcome, chain, keep_former
 from ..ledger.rows import RunRow, ScheduleRow
 from ..models import Status
 from ..recurrence import Skip, from_ms, to_ms
 from ..signals import lease_lost
-from .announcing import labels_of
+from .announcing import build_labels
 
 if TYPE_CHECKING:
     from .calling import FormattedError
@@ -112,7 +112,7 @@ class Lease:
         self.awaited.set_result(self.after)
         return None
 
-    def lapsed(self) -> bool:
+    def is_lapsed(self) -> bool:
         """Return True if another worker may have the lease by now; nothing may be started under it."""
         return self.lost or time.monotonic() >= self.deadline
 
@@ -140,23 +140,24 @@ class Lease:
 
     @property
     def labels(self) -> dict[str, str | int]:
-        return labels_of(self.outcome.run)
+        return build_labels(self.outcome.run)
 
-    def backoff_left_ms(self, run: RunRow, call: ScheduleRow | Call) -> int:
+    def get_backoff_left_ms(self, run: RunRow, call: ScheduleRow | Call) -> int:
         """Return the rest of a retry's delay (ms) if Redis does not know the retry: not settled, or flushed."""
         if run.status != Status.RETRYING or self.entry.attempts >= run.attempt or run.finished_at is None:
             return 0
         if run.is_job and run.due_at > run.finished_at:
             return 0
-        waits_ms = backoff_ms(call.backoff, run.attempt)
+        waits_ms = compute_backoff_ms(call.backoff, run.attempt)
         return min(waits_ms, waits_ms - to_ms(self.claimed_at) + to_ms(run.finished_at))
 
-    def new_run(self, schedule: ScheduleRow, due_at: datetime, **values: object) -> RunRow:
+    def build_run(self, schedule: ScheduleRow, due_at: datetime, **values: object) -> RunRow:
         """Return an unsaved row of this schedule's chain, claimed by this worker."""
-        return RunRow.of(schedule, due_at, fence=self.fence, claimed_at=self.claimed_at, worker=self.worker, **values)
+        claim = {"fence": self.fence, "claimed_at": self.claimed_at, "worker": self.worker}
+        return RunRow.build_for(schedule, due_at, **claim, **values)
 
-    def skipped_run(self, schedule: ScheduleRow, skip: Skip) -> RunRow:
-        run = self.new_run(schedule, from_ms(to_ms(skip.first)))
+    def build_skipped_run(self, schedule: ScheduleRow, skip: Skip) -> RunRow:
+        run = self.build_run(schedule, from_ms(to_ms(skip.first)))
         if skip.points > 1:
             run.points, run.last_due_at = skip.points, from_ms(to_ms(skip.last))
         self.close(run, Status.SKIPPED, skip.reason)
@@ -185,7 +186,7 @@ class Lease:
         if point is None:
             return self.drop()
         point_ms = to_ms(point)
-        wake_ms = to_ms(chain.wake_of(schedule, point)) if schedule is not None and schedule.jitter else point_ms
+        wake_ms = to_ms(chain.find_wake(schedule, point)) if schedule is not None and schedule.jitter else point_ms
         self.settlement = Settlement(self.member, self.holder, "next", wake_ms, self.generation, point_ms)
         return self
 
@@ -200,13 +201,13 @@ class Lease:
         return self
 
 
-def backoff_ms(base: timedelta, attempt: int) -> int:
+def compute_backoff_ms(base: timedelta, attempt: int) -> int:
     """Return the delay after a failed attempt: it doubles up to an hour, less a random part of up to one fifth."""
     seconds = min(base.total_seconds() * 2 ** min(attempt - 1, 30), MAX_BACKOFF.total_seconds())
     return int(seconds * 1000 * random.uniform(0.8, 1.0))  # noqa: S311 - spreads load, guards nothing
 
 
-def holds_until_end(run: RunRow) -> bool:
+def is_key_kept(run: RunRow) -> bool:
     """Return True if a job holds its unique key until it ends."""
     return (run.options or {}).get("unique_until") == "end"
 
@@ -314,9 +315,9 @@ class LeaseKeeper:
     @tracing.quiet()
     def _run(self) -> None:
         while not self._stop.wait(min(self.lease_seconds / 3, RENEWED_WITHIN)):
-            self.round()
+            self.run_round()
 
-    def round(self) -> None:
+    def run_round(self) -> None:
         """Renew everything held; a lease that cannot be renewed ends at its deadline. Never raises."""
         try:
             self.renew_all()
@@ -328,7 +329,7 @@ class LeaseKeeper:
     def renew_all(self) -> None:
         """Renew everything held, one script per shard and batch; after a BrokerError, deadlines are unchanged."""
         with self._lock:
-            by_shard = grouped(self._held, lambda held: held.shard)
+            by_shard = group_by(self._held, lambda held: held.shard)
         for shard, entries in by_shard.items():
             for at in range(0, len(entries), self.batch_size):
                 batch = entries[at : at + self.batch_size]

@@ -38,8 +38,8 @@ def build_pages(worker: Worker) -> Pages:
     return {
         "/metrics": lambda: Page(200, render_metrics(worker), CONTENT_TYPE_LATEST),
         "/fleet": lambda: Page(200, render_gauges(), CONTENT_TYPE_LATEST),
-        "/healthz": lambda: create_page([] if health.moves(worker.moved_at) else ["loop"]),
-        "/readyz": lambda: create_page(health.unready()),
+        "/healthz": lambda: create_page([] if health.is_moving(worker.moved_at) else ["loop"]),
+        "/readyz": lambda: create_page(health.find_unready()),
     }
 
 

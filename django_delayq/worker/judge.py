@@ -37,17 +37,17 @@ from datetime import datetime, timedelta
 from django.db import DatabaseError
 
 from .. import ledger
-from ..calls import call_of
+from ..calls import build_call
 from ..calls.compat import AnyTask
 from ..calls.registry import get_task
 from ..exceptions import InvalidRecurrence, UnknownTask
 from ..index import Broker
-from ..ledger import Outcome, Won, chain, version_of
+from ..ledger import Outcome, Won, chain, get_version
 from ..ledger.rows import RunRow, ScheduleRow
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
-from ..recurrence import Skip, Windowed, decide_all, from_ms, to_ms, too_old
-from .held import Lease, Verdicts, holds_until_end
+from ..recurrence import Skip, Windowed, decide_all, from_ms, is_too_old, to_ms
+from .held import Lease, Verdicts, is_key_kept
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -57,7 +57,7 @@ def judge(entries: Sequence[Lease], broker: Broker) -> Verdicts:
     verdicts = Verdicts()
     here: list[tuple[Lease, tuple[str, int] | None]] = []
     for held in entries:
-        belongs = broker.shard_of(held.member, held.shard.queue) == held.shard
+        belongs = broker.get_shard(held.member, held.shard.queue) == held.shard
         here.append((held, chain.parse_member(held.member) if belongs else None))
     own = [item[1] for _, item in here if item and item[0] == "s"]
     separate = [item[1] for _, item in here if item and item[0] == "r"]
@@ -68,7 +68,7 @@ def judge(entries: Sequence[Lease], broker: Broker) -> Verdicts:
     for held, item in here:
         held.generation, held.beside = held.entry.generation or 0, []
         try:
-            if held.lapsed():  # checked after the read: see Note [Read under the lease]
+            if held.is_lapsed():  # checked after the read: see Note [Read under the lease]
                 verdicts.gone.append(held)
             elif item is None:
                 logger.warning("Dropped %r from %s: it does not belong there.", held.member, held.shard)
@@ -97,7 +97,7 @@ def _judge_run(held: Lease, run: RunRow | None, schedule: ScheduleRow | None, ve
         run = None
     if run is None or not run.separate or run.status not in OPEN:
         verdicts.settle.append(held.drop())
-    elif held.entry.generation is not None and held.entry.generation != chain.generation_of_run(run):
+    elif held.entry.generation is not None and held.entry.generation != chain.get_run_generation(run):
         verdicts.again.append(run)  # a restored database has assigned its primary key again
         verdicts.settle.append(held.drop())
     elif run.is_job:
@@ -106,7 +106,7 @@ def _judge_run(held: Lease, run: RunRow | None, schedule: ScheduleRow | None, ve
         verdicts.orphans.append(run)
         verdicts.settle.append(held.drop())
     else:
-        held.outcome = Outcome(run, schedule, version_of(run))
+        held.outcome = Outcome(run, schedule, get_version(run))
         if run.origin == Origin.DUE and not schedule.enabled:
             held.close(run, Status.SKIPPED if run.status == Status.QUEUED else Status.FAILED, "paused")
             verdicts.decided.append(held)
@@ -119,16 +119,16 @@ def _judge_job(held: Lease, run: RunRow, verdicts: Verdicts) -> None:
     if run.created_at < run.due_at and held.claimed_at < run.due_at and run.status != Status.RUNNING:
         verdicts.settle.append(held.go_to(run.due_at, None))
         return
-    held.outcome = Outcome(run, None, version_of(run))
+    held.outcome = Outcome(run, None, get_version(run))
     task = get_task(run.task)
-    call = held.outcome.job = call_of(run, task)
-    if run.status == Status.RETRYING and (delay_ms := held.backoff_left_ms(run, call)) > 0:
+    call = held.outcome.job = build_call(run, task)
+    if run.status == Status.RETRYING and (delay_ms := held.get_backoff_left_ms(run, call)) > 0:
         verdicts.settle.append(held.wait("retry", delay_ms))
         return
     run.claimed_at, run.fence = run.claimed_at or held.claimed_at, held.fence
     begun = held.entry.lapsed or run.status != Status.QUEUED
     # A key that is held until the start is released before the start: see `ledger/jobs.py`, Note [Unique keys].
-    keyed = run.unique_key is not None and not holds_until_end(run)
+    keyed = run.unique_key is not None and not is_key_kept(run)
     _prepare(held, task, call.timeout)
     if held.entry.lapsed and run.status == Status.QUEUED and not keyed:  # its first execution has no row
         held.take_overs += 1
@@ -147,7 +147,7 @@ def _judge_schedule(held: Lease, schedule: ScheduleRow | None, rows: list[RunRow
     point, edited, state = held.point, schedule.effective_from, schedule.state
     known = held.entry.point_ms is not None  # otherwise Redis has lost the point, and `point` is the epoch
     row = next((row for row in rows if row.due_at == point), None)
-    owed = chain.left_undecided(schedule, state)
+    owed = chain.find_undecided(schedule, state)
     decided = state.last_due_at is not None and point <= state.last_due_at
     if row is None and known:
         if rows and decided:  # the stretch that decided this point also wrote this row
@@ -159,7 +159,7 @@ def _judge_schedule(held: Lease, schedule: ScheduleRow | None, rows: list[RunRow
     if not schedule.enabled:
         _judge_disabled(held, schedule, row, verdicts, owed=owed, decided=decided)
         return
-    upcoming = chain.next_point(schedule, state)
+    upcoming = chain.find_next_point(schedule, state)
     first = rows[0].due_at if rows else upcoming
     early = point > held.claimed_at
     # See Note [Only the first missing point runs]. A point due before the edit still runs once (rule R8).
@@ -173,11 +173,11 @@ def _judge_schedule(held: Lease, schedule: ScheduleRow | None, rows: list[RunRow
         verdicts.settle.append(held.go_to(first if rows else owed or first, schedule))
         return
     if point <= edited or owed is not None:
-        _left_by_edit(held, schedule, owed, verdicts)
+        _skip_left_by_edit(held, schedule, owed, verdicts)
     if row is None:
         _judge_new(held, schedule, verdicts)
     else:
-        held.outcome = Outcome(row, schedule, version_of(row))
+        held.outcome = Outcome(row, schedule, get_version(row))
         _judge_again(held, verdicts)
 
 
@@ -186,11 +186,11 @@ def _judge_disabled(
 ) -> None:
     """End a point that waits for its retry; skip a point that was due when the schedule was disabled."""
     if row is not None:
-        held.outcome = Outcome(row, schedule, version_of(row))
+        held.outcome = Outcome(row, schedule, get_version(row))
         held.close(row, Status.FAILED if row.status == Status.RETRYING else Status.LOST, "paused")
-        _left_by_edit(held, schedule, owed, verdicts, reason="paused")
+        _skip_left_by_edit(held, schedule, owed, verdicts, reason="paused")
     elif held.entry.point_ms and not decided and schedule.created_at < held.point <= schedule.effective_from:
-        run = held.new_run(schedule, held.point)
+        run = held.build_run(schedule, held.point)
         if held.point < schedule.effective_from:  # other points may have become due before the edit
             run.last_due_at, run.points = schedule.effective_from, 0
         held.outcome = Outcome(run, schedule)
@@ -201,7 +201,7 @@ def _judge_disabled(
     verdicts.decided.append(held)
 
 
-def _left_by_edit(
+def _skip_left_by_edit(
     held: Lease, schedule: ScheduleRow, owed: datetime | None, verdicts: Verdicts, reason: str = "edited"
 ) -> None:
     """Record the points that an edit left undecided as one stretch. See Note [Left by an edit]."""
@@ -209,7 +209,7 @@ def _left_by_edit(
     first = point + timedelta(milliseconds=1) if point <= edited else owed
     if first is None or first > edited:
         return
-    run = held.new_run(schedule, first, last_due_at=edited, points=0)
+    run = held.build_run(schedule, first, last_due_at=edited, points=0)
     held.close(run, Status.SKIPPED, reason)
     (held.beside if point <= edited else verdicts.stretches).append(Outcome(run, schedule))
 
@@ -217,14 +217,14 @@ def _left_by_edit(
 def _judge_new(held: Lease, schedule: ScheduleRow, verdicts: Verdicts) -> None:
     again = held.entry.lapsed
     skips, due_at = _decide_again(held, schedule) if again else _decide_at(held.claimed_at, held, schedule)
-    skipped = [Outcome(held.skipped_run(schedule, skip), schedule) for skip in skips]
+    skipped = [Outcome(held.build_skipped_run(schedule, skip), schedule) for skip in skips]
     for outcome in skipped[1:]:
         outcome.owner = skipped[0]
     if due_at is None:
         held.outcome, held.beside = skipped[0], [*skipped[1:], *held.beside]
         verdicts.decided.append(held)
         return
-    run = RunRow.of(schedule, due_at, fence=held.fence, claimed_at=held.claimed_at, worker=held.worker)
+    run = RunRow.build_for(schedule, due_at, fence=held.fence, claimed_at=held.claimed_at, worker=held.worker)
     held.outcome = Outcome(run, schedule)
     if skipped:  # see Note [The newest runs at once]
         held.outcome.owner, held.beside = skipped[0], skipped
@@ -252,7 +252,7 @@ def _decide_again(held: Lease, schedule: ScheduleRow) -> tuple[list[Skip], datet
 
 def _decide_at(now: datetime, held: Lease, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
     point, state = held.point, schedule.state
-    rule, base = schedule.rule_and_base(state)
+    rule, base = schedule.get_rule_and_base(state)
     old = point <= schedule.effective_from
     if old:  # a point of the old definition: the new rule must yield no points before the edit
         rule = Windowed(rule, start=base + timedelta(microseconds=1))
@@ -268,10 +268,10 @@ def _judge_again(held: Lease, verdicts: Verdicts) -> None:
     """Judge a retry, or a point whose last holder may have died: run it if it is within the catch-up window."""
     run, schedule = held.outcome.run, held.outcome.schedule
     assert schedule is not None  # noqa: S101 - it is no job
-    if too_old(run.due_at, held.claimed_at, schedule.policies):
+    if is_too_old(run.due_at, held.claimed_at, schedule.policies):
         held.close(run, Status.FAILED if run.status == Status.RETRYING else Status.LOST, "catch_up_window")
         verdicts.decided.append(held)
-    elif (delay_ms := held.backoff_left_ms(run, schedule)) > 0:
+    elif (delay_ms := held.get_backoff_left_ms(run, schedule)) > 0:
         verdicts.settle.append(held.wait("retry", delay_ms))
     else:
         _prepare(held, get_task(schedule.task), schedule.timeout)
@@ -300,7 +300,7 @@ def take_over(held: Lease, *, poison: bool) -> None:
         held.before |= {"worker": "", "started_at": held.lapsed_at}
     ledger.keep_former(run, held.lapsed_at)
     run.reclaims = held.take_overs
-    if not holds_until_end(run):
+    if not is_key_kept(run):
         run.unique_key = None
     run.fence, run.worker = held.fence, held.worker
     run.claimed_at = run.claimed_at or held.claimed_at
@@ -332,21 +332,21 @@ def show(batch: Sequence[Lease], announce: Announce) -> list[Lease] | None:
     fresh = [held for held in batch if held.outcome.seen is None or held.outcome.seen[0] == Status.QUEUED]
     if not fresh:
         return None
-    shown = [(held, _running(held, held.outcome)) for held in fresh]
+    shown = [(held, _build_running(held, held.outcome)) for held in fresh]
     refused = []
     for (held, row), result in zip(shown, write_running(shown, announce), strict=True):
         outcome = held.outcome
         if result is Won.YES:
-            outcome.run.pk, outcome.seen, outcome.owner = row.run.pk, version_of(row.run), row.owner
+            outcome.run.pk, outcome.seen, outcome.owner = row.run.pk, get_version(row.run), row.owner
         elif result is not Won.LOCKED:
             refused.append(held)
     return refused
 
 
-def _running(held: Lease, outcome: Outcome) -> Outcome:
+def _build_running(held: Lease, outcome: Outcome) -> Outcome:
     """Return a running row as a copy: the task's thread fills in the original. See Note [Shown while it runs]."""
     run = copy.copy(outcome.run)
     run.status, run.attempt, run.started_at = Status.RUNNING, 0, run.started_at or held.claimed_at
     run.reason, run.error, run.result, run.finished_at, run.expires_at = "", "", None, None, None
-    run.unique_key = run.options["unique_key"] if run.options and holds_until_end(run) else None
+    run.unique_key = run.options["unique_key"] if run.options and is_key_kept(run) else None
     return Outcome(run, outcome.schedule, outcome.seen, owner=outcome.owner, job=outcome.job)

@@ -27,7 +27,7 @@ from ..calls import side_channels, tracing
 from ..calls.capture import current
 from ..calls.context import EXECUTING
 from ..calls.side_channels import note_handler_failure
-from ..text import iso, plain, redact_text
+from ..text import escape_text, format_iso, redact_text
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -157,7 +157,7 @@ class TaskFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         held = EXECUTING.get()
         if held is not None:
-            for name, value in (*held.labels.items(), *tracing.ids().items()):
+            for name, value in (*held.labels.items(), *tracing.get_ids().items()):
                 record.__dict__.setdefault(name, value)
         return True
 
@@ -173,7 +173,7 @@ class _Formatter(logging.Formatter):
         super().__init__()
         self._process = process
 
-    def _below(self, record: logging.LogRecord) -> str:
+    def _format_error(self, record: logging.LogRecord) -> str:
         return redact_text(record.exc_text or self.formatException(record.exc_info)) if record.exc_info else ""
 
 
@@ -185,10 +185,10 @@ class LineFormatter(_Formatter):
         mark = "" if self._process is None else f"[{self._process}] "
         text = redact_text(record.getMessage())
         if not text.isprintable():
-            text = plain(_BREAK.sub(" ", text))
+            text = escape_text(_BREAK.sub(" ", text))
         line = f"{moment.isoformat(' ', 'milliseconds')[:23]} {record.levelname:<7} {mark}{text}"
-        below = "" if hasattr(record, "delayq") else self._below(record)  # an outcome's is stored in the ledger
-        return line + ("\n" + plain(below, keep="\n") if below else "")
+        below = "" if hasattr(record, "delayq") else self._format_error(record)  # an outcome's is stored in the ledger
+        return line + ("\n" + escape_text(below, keep="\n") if below else "")
 
 
 class JsonFormatter(_Formatter):
@@ -196,14 +196,14 @@ class JsonFormatter(_Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         value: dict[str, Any] = {
-            "time": iso(datetime.fromtimestamp(record.created, UTC)),
+            "time": format_iso(datetime.fromtimestamp(record.created, UTC)),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": redact_text(record.getMessage()),
             **({} if self._process is None else {"process": self._process}),
-            **tracing.ids(),
+            **tracing.get_ids(),
             **getattr(record, "delayq", {}),
         }
-        if below := self._below(record):
+        if below := self._format_error(record):
             value["traceback"] = below
-        return plain(json.dumps(value, ensure_ascii=False, default=str))
+        return escape_text(json.dumps(value, ensure_ascii=False, default=str))

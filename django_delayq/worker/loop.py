@@ -1,7 +1,7 @@
 """The worker's loop: claims due entries, has them judged, executed and recorded, and sleeps until the next point.
 
 Note [Rounds]
-Each repeated activity is a `round()`, which its thread only calls, so that a test can run rounds in any sequence.
+Each repeated activity is a `run_round()`, which its thread only calls, so that a test can run rounds in any sequence.
 """
 
 import logging
@@ -24,7 +24,7 @@ from .calling import execute, give_up
 from .dispatch import Claims, Controls, Dispatcher
 from .held import Lease, LeaseKeeper
 from .options import OK, RECYCLE, UNFINISHED, WorkerOptions
-from .processes.process import resident_mb
+from .processes.process import read_resident_mb
 from .recorder import Counting, Recorder
 from .showing import Showing
 from .slots import Slots, forget_connections
@@ -58,7 +58,7 @@ class Worker:
         self.broker = Broker(timeout_seconds=TIMEOUT_SECONDS, worker=options.name)
         self.config = self.broker.config
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self.shards = self.broker.shards(options.queues)
+        self.shards = self.broker.list_shards(options.queues)
         self.timers = Timers(self.broker, self.shards, cap_seconds=self.config.idle_cap_seconds, alone=options.burst)
         grace_seconds = self.config.timeout_grace_seconds
         self.timeouts = Timeouts(
@@ -112,7 +112,7 @@ class Worker:
         """Return the details of its heartbeat, except its queues. Called by another thread."""
         details = {"threads": self.options.threads, "running": self.slots.running, "held": len(self.keeper)}
         with suppress(OSError):
-            details["memory_mb"] = round(resident_mb())
+            details["memory_mb"] = round(read_resident_mb())
         return details
 
     @tracing.quiet()
@@ -125,7 +125,7 @@ class Worker:
             self.slots.start()
             seconds = 0.0
             while not self.stopping and not self.leaving:
-                seconds = self.round(seconds)
+                seconds = self.run_round(seconds)
             exit_status = self.drain()
             if self.failure is not None:
                 raise self.failure
@@ -138,7 +138,7 @@ class Worker:
             self.broker.close()
             connections.close_all()
 
-    def round(self, wait_seconds: float = 0.0) -> float:
+    def run_round(self, wait_seconds: float = 0.0) -> float:
         """Wait at most this long for messages, then do what is due; return the seconds until the next round."""
         self._wait(wait_seconds)
         if self.stopping or self.leaving:
@@ -168,7 +168,7 @@ class Worker:
                 if isinstance(item, Lease):
                     ended.append(item)
                 elif isinstance(item, tuple):
-                    self.timers.due(*item)
+                    self.timers.note_due(*item)
                 elif callable(item):
                     self.trip.untold.append(item)
                 item = self.inbox.get_nowait()
@@ -193,25 +193,25 @@ class Worker:
             self.trip.counted.since = utcnow()  # points due in an outage are not overload
         if self.trouble.until > now:
             return self.trouble.until - now
-        turns = self.timers.turns(now)
+        turns = self.timers.list_turns(now)
         self.dispatcher.hand_back(claims=bool(turns))
-        room = self.dispatcher.room(self.options.max_runs)
+        room = self.dispatcher.count_room(self.options.max_runs)
         try:
             for shard in turns:
                 if room <= 0:
                     break
                 if not self.claims.claim(shard, room):
                     return max(0.0, self.trouble.until - time.monotonic())
-                room = self.dispatcher.room(self.options.max_runs)
+                room = self.dispatcher.count_room(self.options.max_runs)
             if self.timers.ask_at <= now and (empty := self.timers.look(now)) is not None:
-                if None in self.broker.epochs(empty):
+                if None in self.broker.read_epochs(empty):
                     self.upkeep.rebuild_soon()
-                if self.trouble.until and self.trouble.redis_worked():
-                    self.upkeep.redis_is_back()
+                if self.trouble.until and self.trouble.note_redis_success():
+                    self.upkeep.check_soon()
         except BrokerError as error:
-            self.trouble.redis_failed(error)
+            self.trouble.note_redis_failure(error)
             return max(0.0, self.trouble.until - time.monotonic())
-        return self._until_next(now, room)
+        return self._get_seconds_left(now, room)
 
     def _write(self) -> None:
         now = time.monotonic()
@@ -219,26 +219,26 @@ class Worker:
             runs = self.recorder.runs
             self.recorder.flush()
             if self.claims.limited and self.recorder.runs > runs:
-                self.claims.one_has_ended()
+                self.claims.note_end()
             if self.trip.counted and self.counting.again <= now:
                 self.counting.write()
             if self.showing.look_at <= now:
-                self.showing.round()
+                self.showing.run_round()
 
-    def _until_next(self, began: float, room: int) -> float:
+    def _get_seconds_left(self, began: float, room: int) -> float:
         """Return the seconds until the next tick; in burst mode, stop if nothing is left."""
         now, cap = time.monotonic(), self.config.idle_cap_seconds
         showing = self.showing.look_at if self.slots.busy else math.inf
         counting = self.counting.again if self.trip.counted else math.inf
         again = min(self.recorder.again, counting, showing)
         if self.dispatcher.isolation.waiting:  # the end of what runs wakes us
-            seconds = min(cap, self.dispatcher.isolation.seconds_left())
+            seconds = min(cap, self.dispatcher.isolation.get_seconds_left())
         elif room <= 0:  # the end of a task wakes us
             seconds = WAITING_SECONDS if self.slots.busy > self.options.threads else cap
         else:
-            seconds = self.timers.until(now)
+            seconds = self.timers.get_seconds_left(now)
         if self.options.burst and self.recorder.idle and not self.claims.unanswered:
-            self.stopping = self.timers.nothing_now(began)
+            self.stopping = self.timers.is_idle(began)
         return 0.0 if self.stopping else min(seconds, max(0.0, max(again, self.trouble.until) - now))
 
     def drain(self) -> int:
@@ -262,7 +262,7 @@ class Worker:
         self.slots.stop(0.0 if left else SLOTS_SECONDS)
         if not self.trouble.until:
             self.counting.write()
-        self.upkeep.farewell()
+        self.upkeep.sign_off()
         logger.info("Stopped after %d runs.", self.recorder.runs)
         if self.leaving and not self.stopping:
             return RECYCLE

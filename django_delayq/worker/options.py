@@ -16,7 +16,7 @@ RECYCLE: Final = 75
 OUTDATED: Final = 78
 
 
-def worker_name() -> str:
+def generate_worker_name() -> str:
     """Return a unique name for this process: host, process id (which may be reused), and a random part."""
     return f"{socket.gethostname()[:40]}:{os.getpid()}:{secrets.token_hex(3)}"
 
@@ -29,6 +29,6 @@ class WorkerOptions:
     threads: int = 8
     burst: bool = False
     max_runs: int | None = None
-    name: str = field(default_factory=worker_name)
+    name: str = field(default_factory=generate_worker_name)
     metrics_port: int | None = None
     metrics_host: str = ""

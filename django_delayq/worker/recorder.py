@@ -64,12 +64,12 @@ class Refusals:
         """The monotonic second of the next try, 0 for now. Only meaningful if a row waits."""
         return 0.0 if any(map(self._has_evidence, self.rows)) else self._backoff.until
 
-    def due(self, now: float) -> list[Lease]:
+    def take_due(self, now: float) -> list[Lease]:
         """Remove and return the rows to retry at this monotonic second."""
         found = list(filter(self._has_evidence, self.rows))
         if not found and self.rows and now >= self._backoff.until:
             found = [next(iter(self.rows))]
-            self._backoff.failed(now)
+            self._backoff.note_failure(now)
         for held in found:
             del self.rows[held]
         return found
@@ -86,8 +86,8 @@ class Refusals:
             held.refused = self._taken[held.sort]
         if not self.reported:
             self.reported = True
-            self._backoff.worked()
-            self._backoff.failed(now)
+            self._backoff.note_success()
+            self._backoff.note_failure(now)
             text = (
                 "The outcome of %s is refused: %s. Refused outcomes are kept and tried again. If all are refused, look "
                 "for a constraint, a trigger, a missing column or partition, or run manage.py sqlsequencereset."
@@ -96,7 +96,7 @@ class Refusals:
         self.rows[held] = None
         return False
 
-    def passed(self, batch: Iterable[Lease]) -> None:
+    def note_passed(self, batch: Iterable[Lease]) -> None:
         """Note that the database refused none of these; rows that it took count as evidence."""
         for held in batch:
             self._taken[held.sort] += held.taken
@@ -152,7 +152,7 @@ class Recorder:
     def flush(self) -> None:
         """Write everything that is due. Failures are passed to `trouble`."""
         now = time.monotonic()
-        again = self.refusals.due(now) if self.refusals.rows else []
+        again = self.refusals.take_due(now) if self.refusals.rows else []
         free = [held for held, at in self.locked.items() if at <= now]
         for held in free:
             del self.locked[held]
@@ -161,9 +161,9 @@ class Recorder:
             if self._unrecorded:
                 self._record(len(again))
                 if self.trouble.until:
-                    self.trouble.database_worked(wrote=True)
+                    self.trouble.note_database_success(wrote=True)
         except Error as error:
-            self.trouble.database_failed(error, writing=True)
+            self.trouble.note_database_failure(error, writing=True)
         try:
             for shard, entries in list(self._unsettled.items()):
                 while entries:
@@ -176,10 +176,10 @@ class Recorder:
                     calls = [call for held in awaited if (call := held.hand_over_receivers()) is not None]
                     self.trip.untold.extend(calls)
                     for due in dues:
-                        self.timers.due(*due)
+                        self.timers.note_due(*due)
                 del self._unsettled[shard]
         except BrokerError as error:
-            self.trouble.redis_failed(error)
+            self.trouble.note_redis_failure(error)
         self.full = max(len(self.locked), len(self.refusals.rows)) >= self.size
 
     def call_receivers(self) -> None:
@@ -201,7 +201,7 @@ class Recorder:
                 if verdicts.locked:
                     self._keep(verdicts.locked)
                 if self.refusals.reported:
-                    self.refusals.passed(batch)
+                    self.refusals.note_passed(batch)
             except Exception as error:
                 if isinstance(error, Error) and not isinstance(error, DataError | IntegrityError):
                     raise
@@ -254,7 +254,7 @@ class Counting:
         try:
             for queue in {queue for _, queue, _ in self._counted}:
                 taken = [(key, tally) for key, tally in self._counted.items() if key[1] == queue]
-                self._minutes.add(queue, int(self._timers.server_ms() // 60_000), taken)
+                self._minutes.add(queue, int(self._timers.get_server_ms() // 60_000), taken)
                 self.brought.merge(taken)
                 for key, _ in taken:
                     del self._counted[key]

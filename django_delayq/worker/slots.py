@@ -107,15 +107,15 @@ class Slots:
     def free(self) -> int:
         return max(0, self.threads - self.busy)
 
-    def executing(self) -> list[tuple[Lease, float]]:
+    def list_executing(self) -> list[tuple[Lease, float]]:
         """Return the running entries, each with the monotonic second of its start."""
         return [item for item in self._begun if item is not None]
 
-    def stalled(self) -> bool:
+    def is_stalled(self) -> bool:
         """Return True if all slots are busy and no task ended recently. See Note [Claim ahead]."""
         return self.busy >= self.threads and time.monotonic() - self._last_end >= AHEAD_SECONDS
 
-    def capacity(self) -> int:
+    def get_capacity(self) -> int:
         """Return how many entries to claim now. See Note [Claim ahead]."""
         room = self.threads
         if self._mean is not None and time.monotonic() - self._last_end < AHEAD_SECONDS:
@@ -141,7 +141,7 @@ class Slots:
             self._begun[number] = held, time.monotonic()
             to_announce = True
             try:
-                if not held.lapsed():
+                if not held.is_lapsed():
                     to_announce = self.execute(held)
             except BaseException:  # an unexpected error must lose neither the thread nor the entry
                 logger.exception("%s could not be executed; it comes due again when its lease ends.", held.member)

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..calls import tracing
 from ..calls.side_channels import Guard
-from ..text import iso
+from ..text import format_iso
 from .held import Lease
 
 PROCESS = "process"
@@ -17,7 +17,7 @@ def execute(held: Lease, call: Callable[[Lease], bool]) -> bool:
     """Execute an entry in a span, the parent of all spans that the task creates. `finish` ends it."""
     with TRACER:
         held.span = _begin(held)
-    with tracing.within(held.span):
+    with tracing.use_span(held.span):
         return call(held)
 
 
@@ -27,7 +27,7 @@ def _begin(held: Lease) -> Any:
     run, labels = held.outcome.run, held.labels
     carried = (run.options or {}).get("trace")  # see `tracing.py`, Note [Parent]
     with tracing.quiet():
-        context = tracing.context_of(carried if isinstance(carried, dict) else {})
+        context = tracing.read_context(carried if isinstance(carried, dict) else {})
     creator = trace.get_current_span(context).get_span_context()
     attributes = {
         "messaging.system": tracing.SYSTEM,
@@ -37,9 +37,9 @@ def _begin(held: Lease) -> Any:
         "messaging.message.id": labels.get("run", labels.get("job", "")),
         "code.function.name": labels["task"],
         **{f"delayq.{name}": labels[name] for name in ("task", "schedule") if name in labels},
-        "delayq.due": iso(run.due_at),
+        "delayq.due": format_iso(run.due_at),
     }
-    return tracing.tracer().start_span(
+    return tracing.get_tracer().start_span(
         f"{PROCESS} {held.shard.queue}",
         context=context,
         kind=trace.SpanKind.CONSUMER,

@@ -31,14 +31,14 @@ class Suspects:
         self.alone: Lease | None = None
         self._since = 0.0
 
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """Return True if nothing else may be claimed or started now; never if `waiting` and `alone` are empty."""
-        return bool(self.waiting) or (self.alone is not None and self._running(self.alone))
+        return bool(self.waiting) or (self.alone is not None and self._is_running(self.alone))
 
-    def _running(self, alone: Lease) -> bool:
+    def _is_running(self, alone: Lease) -> bool:
         return alone in self._keeper and alone not in self._recorder.locked
 
-    def concerns(self, held: Lease) -> bool:
+    def is_suspect(self, held: Lease) -> bool:
         """Return True if the next execution must run alone. False for poison, which is not executed."""
         return self._alone_from <= held.take_overs <= self._max_reclaims
 
@@ -48,19 +48,19 @@ class Suspects:
             self._since = time.monotonic()
         self.waiting.append(held)
 
-    def next(self) -> Lease | None:
+    def take_next(self) -> Lease | None:
         """Return the suspect whose turn it is, once all other entries are recorded or wait for a lock."""
         lost = [held for held in self.waiting if held.lost]
         self._keeper.discard(lost)
         self.waiting = [held for held in self.waiting if held not in lost]
-        if not self.waiting or (self.alone is not None and self._running(self.alone)):
+        if not self.waiting or (self.alone is not None and self._is_running(self.alone)):
             return None
         if len(self._keeper) > len(self.waiting) + len(self._recorder.locked):
             return None
         self.alone = self.waiting.pop(0)
         return self.alone
 
-    def seconds_left(self) -> float:
+    def get_seconds_left(self) -> float:
         """Return how much longer the suspects may wait here."""
         return max(0.0, self._since + ALONE_WITHIN_SECONDS - time.monotonic())
 

@@ -39,7 +39,7 @@ class Timers:
         # The server's clock minus the monotonic clock. Each node of a cluster has its own clock.
         self._offsets_ms = dict.fromkeys(shards, 0.0)
 
-    def due(self, shard: Shard, due_ms: int | None, now_ms: int = 0, *, known: bool = False) -> None:
+    def note_due(self, shard: Shard, due_ms: int | None, now_ms: int = 0, *, known: bool = False) -> None:
         """Note a due time of the server's clock, None for never. `known`: nothing comes due before it."""
         now = time.monotonic()
         if known:
@@ -53,23 +53,23 @@ class Timers:
         """Claim from this shard in this many seconds, whatever its head is."""
         self._turn[shard] = time.monotonic() + seconds
 
-    def flushed(self, shard: Shard) -> None:
+    def note_flush(self, shard: Shard) -> None:
         """Claim again soon from a shard that is being rebuilt."""
         self.put_off(shard, REBUILD_SECONDS * self._random.uniform(1, self.workers))
 
-    def server_ms(self) -> float:
+    def get_server_ms(self) -> float:
         """Return the server's clock, in a cluster the latest of its nodes; a value near 0 if no clock is known yet."""
         return time.monotonic() * 1000 + max(self._offsets_ms.values())
 
-    def until(self, now: float) -> float:
+    def get_seconds_left(self, now: float) -> float:
         """Return the seconds until the next claim or look."""
         return max(0.0, min(self.ask_at, *self._turn.values()) - now)
 
-    def nothing_now(self, now: float) -> bool:
+    def is_idle(self, now: float) -> bool:
         """Return True if no claim is due."""
         return all(turn > now for turn in self._turn.values())
 
-    def turns(self, now: float) -> list[Shard]:
+    def list_turns(self, now: float) -> list[Shard]:
         """Return the shards to claim from now, the longest waiting first."""
         return sorted((shard for shard in self.shards if self._turn[shard] <= now), key=self._turn.__getitem__)
 
@@ -82,16 +82,16 @@ class Timers:
             self.ask_at = min(self._look_at, self._workers_at)
         if now < self._look_at:
             return None
-        heads = self.broker.heads(self.shards)
+        heads = self.broker.read_heads(self.shards)
         fewer = min(self.workers, FEWEST_LOOKS)
         self._look_at = now + self._cap_seconds * fewer * self._random.uniform(0.8, 1.0)
         self.ask_at = min(self._look_at, self._workers_at)
         for shard, head_ms in zip(self.shards, heads, strict=True):
-            self.due(shard, head_ms)
+            self.note_due(shard, head_ms)
         return [shard for shard, head_ms in zip(self.shards, heads, strict=True) if head_ms is None]
 
     def _count_workers(self) -> None:
-        clocks = self.broker.clocks_ms(self.shards)
+        clocks = self.broker.read_clocks_ms(self.shards)
         for shard, clock_ms in zip(self.shards, clocks, strict=True):
             self._offsets_ms[shard] = clock_ms - time.monotonic() * 1000
-        self.workers = max(1, self.broker.live_workers(since_ms=clocks[0] - int(DEAD_AFTER_SECONDS * 1000)))
+        self.workers = max(1, self.broker.count_live_workers(since_ms=clocks[0] - int(DEAD_AFTER_SECONDS * 1000)))

@@ -19,7 +19,7 @@ from django.db import DatabaseError
 from .. import ledger, sync
 from ..index import Broker, Claim, Shard
 from ..index.counters import Counts
-from ..ledger import Outcome, Won, chain, version_of
+from ..ledger import Outcome, Won, chain, get_version
 from ..ledger.rows import RunRow
 from ..models import Status
 from ..models.run import OPEN
@@ -83,7 +83,7 @@ class Trip:
             if won is Won.YES:
                 self._announce(outcome)
             elif won is Won.LOCKED:
-                locked.add(chain.member_of(outcome.run.schedule_id or 0))
+                locked.add(chain.format_member(outcome.run.schedule_id or 0))
         if locked:
             groups = verdicts.start, verdicts.suspects, verdicts.decided, verdicts.unknown, verdicts.broken
             verdicts.hold_back(groups, lambda held: held.member in locked, AGAIN_MS)
@@ -98,7 +98,7 @@ class Trip:
         verdicts, starting = Verdicts(), list[Lease]()
         for held in batch:
             poison = held.take_overs > self.index.config.max_reclaims
-            if held.lapsed():
+            if held.is_lapsed():
                 verdicts.gone.append(held)
             else:
                 take_over(held, poison=poison)
@@ -106,13 +106,13 @@ class Trip:
         written = write_running([(held, held.outcome) for held in starting], self._announce)
         for held, won in zip(starting, written, strict=True):
             if won is Won.YES:
-                held.outcome.seen = version_of(held.outcome.run)
+                held.outcome.seen = get_version(held.outcome.run)
                 verdicts.start.append(held)
             elif won is Won.LOCKED:
                 held.before = None
                 verdicts.locked.append(held)
             else:
-                self._lost(held, verdicts)
+                self._leave_lost(held, verdicts)
         return verdicts
 
     def show(self, batch: Sequence[Lease]) -> list[Lease] | None:
@@ -128,7 +128,7 @@ class Trip:
         for number, held in enumerate(batch):
             entries.append((number, held.outcome, held))
             if held.beside:
-                entries += [(number, outcome, None) for outcome in _beside(held)]
+                entries += [(number, outcome, None) for outcome in _list_companions(held)]
         won = ledger.record([outcome for _, outcome, _ in entries])
         verdicts = Verdicts()
         in_order = sorted(zip(entries, won, strict=True), key=lambda item: (item[0][0], item[0][1].run.due_at))
@@ -145,10 +145,10 @@ class Trip:
                 if outcome.callback is not None:
                     self._callbacks.append(outcome.callback)
             if owner is not None:
-                self._after(owner, outcome, result, verdicts)
+                self._choose_settlement(owner, outcome, result, verdicts)
         return verdicts
 
-    def _after(self, held: Lease, outcome: Outcome, result: Won, verdicts: Verdicts) -> None:
+    def _choose_settlement(self, held: Lease, outcome: Outcome, result: Won, verdicts: Verdicts) -> None:
         """Choose the settlement after the record. See Note [The next point never comes from a clock]."""
         run, schedule = outcome.run, outcome.schedule
         if result in (Won.LOST, Won.GONE):
@@ -159,7 +159,7 @@ class Trip:
             logger.info("%s was deleted while it ran; its outcome is not recorded.", run.title)
             verdicts.settle.append(held.drop())
         elif result is Won.LOST:
-            self._lost(held, verdicts)
+            self._leave_lost(held, verdicts)
         elif held.retry_after_ms is not None:
             verdicts.settle.append(held.wait("retry", held.retry_after_ms))
         else:
@@ -171,7 +171,7 @@ class Trip:
                 held.generation = max(held.generation, schedule.generation)
                 verdicts.settle.append(held.go_to(outcome.next_point, schedule))
 
-    def _lost(self, held: Lease, verdicts: Verdicts) -> None:
+    def _leave_lost(self, held: Lease, verdicts: Verdicts) -> None:
         """Leave a point that another worker decided to its lease. See Note [Ledger first]."""
         logger.warning("%s was decided by another worker.", held.title)
         verdicts.gone.append(held)
@@ -191,7 +191,7 @@ class Trip:
             runs = self._unqueued
             sync.put_runs(self.index, runs)
             self._unqueued = []
-            shards = [self.index.shard_of(chain.member_of_run(run), run.queue) for run in runs]
+            shards = [self.index.get_shard(chain.format_run_member(run), run.queue) for run in runs]
             dues = [(there, to_ms(run.due_at), 0) for there, run in zip(shards, runs, strict=True)]
         settled = self.index.settle(shard, [held.settlement for held in batch if held.settlement is not None])
         if self._callbacks:  # on failure the next sweep puts them there
@@ -200,7 +200,7 @@ class Trip:
         return [*dues, (shard, settled.head_ms, settled.now_ms)]
 
 
-def _beside(held: Lease) -> list[Outcome]:
+def _list_companions(held: Lease) -> list[Outcome]:
     """Return the outcomes that are recorded only together with an entry's own outcome."""
     outcome = held.outcome
     decided = outcome.run.separate or outcome.run.status not in OPEN

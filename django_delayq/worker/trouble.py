@@ -31,7 +31,7 @@ class Delays:
         #: The last delay in ms, and when it began (monotonic seconds), the oldest first.
         self.members: dict[str, tuple[int, float]] = {}
 
-    def next(self, member: str, now: float) -> int:
+    def get_next(self, member: str, now: float) -> int:
         """Return the delay for a member that is handed back again, at this monotonic second."""
         last_ms, _ = self.members.pop(member, (0, 0.0))
         self._forget_old(now)
@@ -60,14 +60,14 @@ class Backoff:
         self.until = 0.0
         self._delay = 0.0
 
-    def failed(self, now: float) -> bool:
+    def note_failure(self, now: float) -> bool:
         """Note a failure at `now` (monotonic); return True if it is the first in a row, worth a log line."""
         first = self._delay == 0.0
         self._delay = min(max(FIRST_SECONDS, self._delay * 2), MOST_SECONDS)
         self.until = now + self._delay
         return first
 
-    def worked(self) -> bool:
+    def note_success(self) -> bool:
         """Note a success; return True if it ends a row of failures."""
         again = self._delay > 0.0
         self._delay = self.until = 0.0
@@ -88,40 +88,40 @@ class Trouble:
     def _look_again(self) -> None:
         self.until = max(self._redis.until, self._database.until, self._writes.until)
 
-    def redis_worked(self) -> bool:
+    def note_redis_success(self) -> bool:
         """Note a success; return True if it ends a row of failures."""
-        again = self._redis.worked()
+        again = self._redis.note_success()
         if again:
             self._look_again()
             logger.info("Redis answers again.")
         return again
 
-    def database_worked(self, *, wrote: bool = False) -> None:
+    def note_database_success(self, *, wrote: bool = False) -> None:
         """Note a success. A read does not end a row of failed writes, because a standby can be read."""
-        again = self._database.worked()
-        if (wrote and self._writes.worked()) or again:
+        again = self._database.note_success()
+        if (wrote and self._writes.note_success()) or again:
             self._look_again()
             self._logged.clear()
             logger.info("The database answers again.")
 
-    def redis_failed(self, error: BrokerError, shard: Shard | None = None) -> None:
+    def note_redis_failure(self, error: BrokerError, shard: Shard | None = None) -> None:
         """Note a failure; delete keys of a wrong type, whose content a rebuild restores."""
-        if self._redis.failed(time.monotonic()):
+        if self._redis.note_failure(time.monotonic()):
             logger.error("%s Trying again; nothing is lost.", error)
         self._look_again()
         if isinstance(error, DamagedKeys):
             repair(self.broker, self.shards if shard is None else [shard])
 
-    def database_failed(self, error: Error, *, writing: bool = False) -> None:
+    def note_database_failure(self, error: Error, *, writing: bool = False) -> None:
         """Note a failure, log it once in a row with its remedy, and close the connection."""
-        (self._writes if writing else self._database).failed(time.monotonic())
+        (self._writes if writing else self._database).note_failure(time.monotonic())
         self._look_again()
         if type(error) not in self._logged:  # a lost connection is often followed by a different error
             self._logged.add(type(error))
-            text = str(error).strip()
-            logger.error("The database cannot be used now: %s. Trying again; nothing is lost.%s", text, _remedy(error))
+            text, remedy = str(error).strip(), _find_remedy(error)
+            logger.error("The database cannot be used now: %s. Trying again; nothing is lost.%s", text, remedy)
         forget_frames(error)
-        connections[ledger.database()].close()
+        connections[ledger.get_database()].close()
 
 
 def repair(broker: Broker, shards: Sequence[Shard]) -> bool:
@@ -135,7 +135,7 @@ def repair(broker: Broker, shards: Sequence[Shard]) -> bool:
     return found
 
 
-def _remedy(error: Error) -> str:
+def _find_remedy(error: Error) -> str:
     """Return the remedy if waiting alone does not help. SQLite has one class for all these errors."""
     text = str(error)
     if isinstance(error, InternalError) or "readonly" in text:

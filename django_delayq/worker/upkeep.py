@@ -109,13 +109,13 @@ class Upkeep:
             logger.error("%s", text)
 
     def _prepare(self, burst: bool) -> None:
-        run_ids = self.broker.run_ids()
+        run_ids = self.broker.read_run_ids()
         probe.examine(self.broker, self._logged)
         self._examined = run_ids
         ledger.check_tables()
         sync.take_layout(self.broker)
         self._build()
-        sync.delta_sweep(self.broker)
+        sync.sweep_delta(self.broker)
         if burst:
             self._take_lease()
             if self.holds:
@@ -124,12 +124,12 @@ class Upkeep:
                 self._prune(seconds=BURST_PRUNE_SECONDS)
                 self._check_alerts()
                 self._release_lease()
-        self.broker.heartbeat(self.broker.now_ms(), self._details())
+        self.broker.write_heartbeat(self.broker.read_now_ms(), self._build_details())
         sync.check_layout(self.broker)  # again: see `sync/switch.py`, Note [Report, then check]
 
-    def _details(self) -> str:
+    def _build_details(self) -> str:
         queues = sorted({shard.queue for shard in self.shards})
-        own = sync.own_layout(self.broker)
+        own = sync.get_own_layout(self.broker)
         details = {"queues": queues, "started": self._started, "layout": own.version, "shards": own.shards}
         return json.dumps({**details, **self._describe()})
 
@@ -139,14 +139,14 @@ class Upkeep:
         for thread in self._threads:
             thread.join(timeout=2)
 
-    def farewell(self) -> None:
+    def sign_off(self) -> None:
         """Stop the threads, remove this worker from the list, and release its lease, if Redis answers."""
         self._stop.set()
         self._leave()
 
     def _leave(self) -> None:
         try:
-            self.broker.farewell()
+            self.broker.remove_heartbeat()
             self._release_lease()
         except BrokerError as error:
             logger.debug("No farewell: %s", error)
@@ -156,7 +156,7 @@ class Upkeep:
         self._rebuild.set()
         self._nudge.set()
 
-    def redis_is_back(self) -> None:
+    def check_soon(self) -> None:
         """Check the server now: Redis was unreachable and may have been replaced by one with older data."""
         self._check_layout.set()
         self._nudge.set()
@@ -169,24 +169,24 @@ class Upkeep:
         while not self._stop.wait(max(0.0, self._backoff.until - time.monotonic())):
             self._nudge.wait(max(0.0, min(self._due.values()) - time.monotonic()))
             self._nudge.clear()
-            if self._stop.is_set() or not self.round():
+            if self._stop.is_set() or not self.run_round():
                 break
         connections.close_all()
 
-    def round(self) -> bool:
+    def run_round(self) -> bool:
         """Rebuild, sweep and send a heartbeat, as far as due. Never raises; returns False if the thread must end."""
         try:
-            self._round()
-            self._backoff.worked()
+            self._run_round()
+            self._backoff.note_success()
         except DamagedKeys as error:
             self._repair(error)
-            self._backoff.failed(time.monotonic())
+            self._backoff.note_failure(time.monotonic())
         except (ForeignLayout, OutdatedRelease, PendingMigrations, UnfitServer) as error:
             self.fail(error)
             return False
         except Exception as error:
             self._due["beat"] = 0.0  # the alert check or the full sweep may have failed
-            first = self._backoff.failed(time.monotonic())
+            first = self._backoff.note_failure(time.monotonic())
             if not isinstance(error, BrokerError | DatabaseError):
                 logger.exception("The mirror could not be swept")
                 return True
@@ -196,7 +196,7 @@ class Upkeep:
                 logger.warning("The mirror could not be swept: %s", str(error).strip())
         return True
 
-    def _round(self) -> None:
+    def _run_round(self) -> None:
         if self._check_layout.is_set():
             sync.check_layout(self.broker)
             self._check_layout.clear()
@@ -208,17 +208,17 @@ class Upkeep:
             self._due["beat"] = 0.0  # the flush also removed the list of workers and the time of the last sweep
             self._wake()
         look = time.monotonic() >= self._due["beat"]
-        self._small_chores()
+        self._do_small_chores()
         if look:
-            run_ids = self.broker.run_ids()
+            run_ids = self.broker.read_run_ids()
             if run_ids != self._examined:
                 probe.examine(self.broker, self._logged)
                 self._examined = run_ids
             if self.holds:
-                self._long_chores()
+                self._do_long_chores()
 
-    def _long_chores(self) -> None:
-        report = sync.sweep_if_due(self.broker, go_on=self._between_pages)
+    def _do_long_chores(self) -> None:
+        report = sync.sweep_if_due(self.broker, go_on=self._continue_sweep)
         for line in report.lines[:20] if report else ():
             logger.info("Mirror mended: %s", line)
         self._prune()
@@ -227,17 +227,17 @@ class Upkeep:
         """Rebuild flushed shards; try again soon if this failed, or if another worker rebuilds them."""
         self._due["build"] = time.monotonic() + RENEW_SECONDS
         sync.check_layout(self.broker)
-        self.rebuilds += sync.rebuild(self.broker, self.broker.shards(), go_on=self._while_building)
+        self.rebuilds += sync.rebuild(self.broker, self.broker.list_shards(), go_on=self._continue_build)
         if not sync.find_unbuilt(self.broker):
             self._due["build"] = math.inf
 
-    def _while_building(self) -> bool:
+    def _continue_build(self) -> bool:
         """Seize the lease from any holder and do the small chores; return whether the rebuild continues."""
         self.broker.seize_upkeep()
         held = self.holds
         self._note_lease(True, RENEW_SECONDS)
         if held:
-            self._small_chores()
+            self._do_small_chores()
         return not self._stop.is_set()
 
     def _take_lease(self) -> None:
@@ -280,14 +280,14 @@ class Upkeep:
 
     def _roll_up_minutes(self) -> None:
         self._due["minutes"] = time.monotonic() + MINUTE_SECONDS
-        now_ms = self.broker.now_ms()
+        now_ms = self.broker.read_now_ms()
         self._do_safely("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
         load = minutes.read_load(self.broker)
         if load.overloaded:
             logger.warning(minutes.OVERLOAD, load.values)
 
     def _prune(self, seconds: float = pruning.AT_ONCE_SECONDS) -> None:
-        prune = partial(pruning.prune_if_due, self.broker, go_on=self._between_pages, seconds=seconds)
+        prune = partial(pruning.prune_if_due, self.broker, go_on=self._continue_sweep, seconds=seconds)
         done = self._do_safely("The history could not be pruned", prune)
         if done is not None and not done.finished:
             self._due["beat"] = 0.0
@@ -300,14 +300,15 @@ class Upkeep:
         report = self._do_safely("What is wrong could not be looked for", alerts.look_now)
         self._due["look"] = time.monotonic() + (DELTA_SECONDS if report is None else wanted.every)
 
-    def _small_chores(self) -> None:
+    def _do_small_chores(self) -> None:
         now = time.monotonic()
         if now >= self._due["beat"]:
             sync.check_release()
-            self.broker.heartbeat(self.broker.now_ms(), self._details())  # with the details, which a flush removes
+            # With the details, which a flush removes.
+            self.broker.write_heartbeat(self.broker.read_now_ms(), self._build_details())
             self._due["beat"] = now + HEARTBEAT_SECONDS
         if now >= self._due["delta"]:
-            more = sync.delta_sweep(self.broker, rows=self.holds) >= sync.PAGE
+            more = sync.sweep_delta(self.broker, rows=self.holds) >= sync.PAGE
             more = (self.holds and ledger.prune_expired(sync.PAGE) >= sync.PAGE) or more
             wait = 0.0 if more else DELTA_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the workers
             self._due["delta"] = now + wait
@@ -318,11 +319,11 @@ class Upkeep:
         if now >= self._due["minutes"]:
             self._roll_up_minutes()
 
-    def _between_pages(self, checked: int = 0) -> bool:
+    def _continue_sweep(self, checked: int = 0) -> bool:
         """Do the small chores; return False if this worker stops or loses the lease, or if a shard was flushed."""
         if self._stop.is_set() or self._rebuild.is_set():
             return False
-        self._small_chores()
+        self._do_small_chores()
         return self.holds and self._keep_lease()
 
     def _repair(self, error: DamagedKeys) -> None:
@@ -338,14 +339,14 @@ class Upkeep:
         while not self._stop.is_set():
             try:
                 missed: Iterable[Shard] = self.shards  # their hints may have been sent before this subscription
-                for hint in self.broker.hints(timeout_seconds=HINT_TIMEOUT_SECONDS):
-                    backoff.worked()
+                for hint in self.broker.receive_hints(timeout_seconds=HINT_TIMEOUT_SECONDS):
+                    backoff.note_success()
                     if self._stop.is_set():
                         return
                     for known in [(shard, 0) for shard in missed] if hint is None else [hint]:
                         self._hinted(known)
                     missed = ()
             except Exception as error:
-                backoff.failed(time.monotonic())
+                backoff.note_failure(time.monotonic())
                 logger.debug("No hints: %s", error)
             self._stop.wait(max(0.0, backoff.until - time.monotonic()))

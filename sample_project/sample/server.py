@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from django_delayq.embedded import URL_VARIABLE, EmbeddedServerUnavailable, redis_url, shared_url
+from django_delayq.embedded import URL_VARIABLE, EmbeddedServerUnavailable, get_redis_url, get_shared_url
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 #: Set for the processes that `demo` starts. Their stdin is a pipe that only the demo holds.
@@ -19,7 +19,7 @@ LAST_SECONDS = 10
 
 def url() -> str:
     """Return `DELAYQ_REDIS_URL`, or where the embedded server of this project is when it runs."""
-    return os.environ.get(URL_VARIABLE) or shared_url(_name())
+    return os.environ.get(URL_VARIABLE) or get_shared_url(_name())
 
 
 def start_if_needed(arguments: Sequence[str]) -> None:
@@ -28,7 +28,7 @@ def start_if_needed(arguments: Sequence[str]) -> None:
     if not (command in ("demo", "runserver") or command.startswith("delayq_")) or {"-h", "--help"} & set(arguments):
         return
     try:
-        redis_url(shared_as=_name())
+        get_redis_url(shared_as=_name())
     except EmbeddedServerUnavailable as error:
         sys.exit(str(error))
 

@@ -64,7 +64,7 @@ def first_look(broker, pid):
 
     To be asked within its first half minute, for what is told is its newest heartbeat.
     """
-    (beat,) = [beat for name, (beat, _) in broker.workers().items() if name.split(":")[1] == str(pid)]
+    (beat,) = [beat for name, (beat, _) in broker.read_workers().items() if name.split(":")[1] == str(pid)]
     return from_ms(beat)
 
 
@@ -84,7 +84,7 @@ def settled(broker):
 
 def wait_for_workers(broker, count):
     """Wait until so many workers say in Redis that they live."""
-    wait_until(lambda: len(broker.workers()) >= count, 30, f"{count} workers")
+    wait_until(lambda: len(broker.read_workers()) >= count, 30, f"{count} workers")
 
 
 def stop(process, number=signal.SIGTERM, within=PATIENCE_SECONDS):

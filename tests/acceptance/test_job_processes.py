@@ -48,7 +48,7 @@ def test_a_lost_reply_to_enqueue_adds_once(how, broker, tmp_path):
 
 def waiting(broker):
     """Say whether jobs are left."""
-    return any(stats.jobs for stats in broker.stats(broker.shards()))
+    return any(stats.jobs for stats in broker.read_stats(broker.list_shards()))
 
 
 @pytest.mark.smoke

@@ -61,4 +61,4 @@ def test_a_release_of_a_higher_layout_waits_for_migrate_and_then_takes_over_from
             assert stop(new) == 0
     no_point_is_missing(row)
     assert len(lines(path)) == 2, "it was executed once"
-    assert json.loads(broker.layout())["version"] == 2
+    assert json.loads(broker.read_layout())["version"] == 2

@@ -62,7 +62,7 @@ def test_it_is_well_while_a_worker_serves_every_queue_and_not_after_it_has_left(
         return code == 0
 
     with worker() as process:
-        wait_until(lambda: broker.workers())
+        wait_until(lambda: broker.read_workers())
         wait_until(well)
         assert [item["live"] for item in found["workers"]] == [True]
         assert found["workers"][0]["queues"] == ["default", "mail"]

@@ -37,7 +37,7 @@ def test_each_process_is_a_worker_of_its_own_and_the_supervisor_is_none(broker):
         wait_for_workers(broker, 3)
         wait_until(lambda: Run.objects.finished().exists())
         children = processes_of(parent)
-        names = broker.workers()
+        names = broker.read_workers()
         assert {int(name.split(":")[1]) for name in names} == children
         assert len(children) == 3
         assert stop(parent) == 0
@@ -46,7 +46,7 @@ def test_each_process_is_a_worker_of_its_own_and_the_supervisor_is_none(broker):
     assert {event["pid"] for event in events if event.get("event") == "process_started"} == children
     assert [event["exit_status"] for event in events if event.get("event") == "process_ended"] == [0, 0, 0]
     assert {event["process"] for event in events if event.get("event") == "succeeded"} <= {1, 2, 3}
-    assert broker.workers() == {}
+    assert broker.read_workers() == {}
 
 
 def test_a_killed_process_is_replaced_at_once_and_its_neighbour_notices_nothing(broker):
@@ -176,7 +176,7 @@ def test_an_interpreter_that_is_being_replaced_is_waited_for(broker, tmp_path, m
 
 def test_a_task_that_starts_processes_does_not_pass_its_supervisor_on():
     for left_over in ({}, {VARIABLE: ""}, {VARIABLE: "garbage"}, {VARIABLE: "1"}):
-        assert Parent.found_in(left_over) is None
+        assert Parent.find_in(left_over) is None
     found = {VARIABLE: "4711 2", "OTHER": "x"}
-    assert Parent.found_in(found) == (4711, 2)
+    assert Parent.find_in(found) == (4711, 2)
     assert found == {"OTHER": "x"}

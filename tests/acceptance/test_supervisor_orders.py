@@ -95,7 +95,7 @@ def test_children_whose_supervisor_is_killed_drain_and_end(broker, tmp_path):
         wait_until(lambda: not alive(children))
         assert output_of(parent).count("The supervisor is gone") == 2
     assert Run.objects.get(schedule_name="slow").status == "succeeded"
-    assert broker.workers() == {}
+    assert broker.read_workers() == {}
 
 
 def test_a_child_is_told_to_stop_while_its_interpreter_starts(fault, tmp_path):

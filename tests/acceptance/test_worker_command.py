@@ -26,7 +26,7 @@ def noop(name="s", **values):
 def test_an_idle_worker_is_woken_by_an_order(broker):
     row = noop()
     with worker(IDLE_CAP_SECONDS=60) as process:
-        wait_until(lambda: broker.workers())
+        wait_until(lambda: broker.read_workers())
         look = first_look(broker, process.pid)
         settled(broker)
         run = actions.run_now(row)
@@ -48,7 +48,7 @@ def test_an_idle_worker_hardly_talks_to_redis(prefix):
             return sum(seen[-1].values()) / seconds
 
         with worker("--queues", "default"):
-            wait_until(lambda: broker.workers())
+            wait_until(lambda: broker.read_workers())
             time.sleep(4 * WORKERS_FIRST_SECONDS)  # the sweeps at its start; at first it asks more often how many live
             wait_until(lambda: asked() <= 0.5, what=f"a worker that hardly asks anything; {seen}")  # from some time on
 

@@ -5,9 +5,9 @@ import os
 
 def set_up() -> None:
     """Set Django and the database up with the suite's settings and a server, under a prefix of this process."""
-    from django_delayq.embedded import redis_url
+    from django_delayq.embedded import get_redis_url
 
-    redis_url()
+    get_redis_url()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
     os.environ["DELAYQ_TEST_PREFIX"] = f"bench{os.getpid()}"
     import django

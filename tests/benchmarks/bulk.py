@@ -179,7 +179,7 @@ def measure(options: argparse.Namespace) -> None:
 
     broker = Broker(timeout_seconds=30)
     sync.check_layout(broker)
-    sync.rebuild(broker, broker.shards())
+    sync.rebuild(broker, broker.list_shards())
     note_chores_done(broker)
     with running_workers(broker, options.workers) as pids:
         bench = Bench(options, broker, pids)
@@ -187,7 +187,7 @@ def measure(options: argparse.Namespace) -> None:
             bench.create()
         bench.rest()
     began = time.monotonic()
-    report = sync.full_sweep(broker, dry_run=True)
+    report = sync.sweep_fully(broker, dry_run=True)
     print(f"compared in {time.monotonic() - began:.1f} s: {report.checked} entries, {len(report.lines)} differ")
     if report.lines:
         raise SystemExit("\n".join(report.lines[:10]))

@@ -20,15 +20,15 @@ YEAR_MS = 365 * 86_400_000
 
 def fill(broker: Any, shard: Any, members: int, points: int) -> None:
     """Have so many members in the shard, of which some are due."""
-    from django_delayq.index.keys import Definition
+    from django_delayq.index.keys import EntryDefinition
 
     broker.swap_epochs([shard], None, "bench")
-    now, every = broker.now_ms(), members // points
+    now, every = broker.read_now_ms(), members // points
     for at in range(0, members, 1000):
         page = []
         for number in range(at, min(members, at + 1000)):
             due = now - 1000 if number % every == 0 else now + YEAR_MS + number * 1000
-            page.append(Definition(f"s{number}", 1, due, due))
+            page.append(EntryDefinition(f"s{number}", 1, due, due))
         broker.upsert(shard, page)
 
 
@@ -60,7 +60,7 @@ def main() -> None:
     from django_delayq.index import Broker
 
     broker = Broker(timeout_seconds=30, worker="bench")
-    (shard,) = broker.shards(["default"])
+    (shard,) = broker.list_shards(["default"])
     requests = itertools.count(1)
     for members in options.members:
         costs = []

@@ -67,7 +67,7 @@ def choose_minute(broker: Any) -> datetime:
     began = time.monotonic()
     due = (datetime.now(UTC) + timedelta(seconds=60 + READY_SECONDS)).replace(second=0, microsecond=0)
     herd.update(cron=f"{due.minute} {due.hour} * * *")
-    while sync.delta_sweep(broker):
+    while sync.sweep_delta(broker):
         pass
     print(f"  all of the herd edited and mirrored in {time.monotonic() - began:.1f} s", flush=True)
     return due
@@ -75,7 +75,7 @@ def choose_minute(broker: Any) -> datetime:
 
 def play(options: argparse.Namespace, broker: Any, *, prune: bool) -> None:
     """Have one herd, and print what it took."""
-    due, places = choose_minute(broker), broker.shards()
+    due, places = choose_minute(broker), broker.list_shards()
     note_chores_done(broker, pruning=not prune)
     with running_workers(broker, options.workers) as pids:
         time.sleep(max(0.0, due.timestamp() - time.time() - 3))
@@ -84,7 +84,9 @@ def play(options: argparse.Namespace, broker: Any, *, prune: bool) -> None:
 
         with scripts_and_pings(servers_of(broker)) as told:
             time.sleep(max(0.0, due.timestamp() - time.time() + 1))
-            wait_for(lambda: not any(item.due + item.leased for item in broker.stats(places)), 300, "an empty queue")
+            wait_for(
+                lambda: not any(item.due + item.leased for item in broker.read_stats(places)), 300, "an empty queue"
+            )
             seconds = time.time() - due.timestamp()
         beside = f"PostgreSQL for them {sum(databases.spent()):.1f} s, Redis {sum(caches.spent()):.1f} s"
         print(f"  workers: {usage}; {beside}")
@@ -151,8 +153,8 @@ def main() -> None:
         broker = Broker(timeout_seconds=30)
         sync.check_layout(broker)
         began = time.monotonic()
-        sync.rebuild(broker, broker.shards())
-        members = sum(item.members for item in broker.stats(broker.shards()))
+        sync.rebuild(broker, broker.list_shards())
+        members = sum(item.members for item in broker.read_stats(broker.list_shards()))
         print(f"{members:,} entries mirrored in {time.monotonic() - began:.1f} s", flush=True)
         for number in range(options.rounds):
             prune = bool(options.history_days) and number % 2 == 1

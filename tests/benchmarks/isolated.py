@@ -77,7 +77,7 @@ def main() -> None:
 
     registry.get_tasks()
     now = datetime.now(UTC)
-    run = RunRow.job(leak.module_path, "default", "default", now, "", created_at=now, started_at=now, attempt=1)
+    run = RunRow.build_job(leak.module_path, "default", "default", now, "", created_at=now, started_at=now, attempt=1)
     call = SimpleNamespace(run=run, schedule=None)
     held: Any = SimpleNamespace(outcome=call, output=None, limit=None, stopped_by=None, lost=False)
     asked: Any = getattr(leak.func, MARK)

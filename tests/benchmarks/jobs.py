@@ -23,7 +23,7 @@ def bare(broker: Any) -> Callable[[int], None]:
     """Return what inserts so many rows like that of the newest job, and tells Redis of them once."""
     from django.db import connection, transaction
 
-    from django_delayq.index.keys import Shard, all_keys
+    from django_delayq.index.keys import Shard, build_keys
     from django_delayq.ledger.jobs import NEW_JOB
     from django_delayq.models import Run
 
@@ -41,7 +41,7 @@ def bare(broker: Any) -> Callable[[int], None]:
         row = list(cursor.fetchone())
     sql = f"INSERT INTO bare ({', '.join(names)}) VALUES ({', '.join(['%s'] * len(row))})"  # noqa: S608
     token, script = NEW_JOB.index("token"), broker.client.register_script(SCRIPT)
-    parts = all_keys(broker.config.prefix, Shard("bare", 0))  # which `purge` takes along
+    parts = build_keys(broker.config.prefix, Shard("bare", 0))  # which `purge` takes along
 
     def enqueue(count: int) -> None:
         members = []

@@ -67,7 +67,7 @@ def fill(schedules: int, runs: int) -> None:
     now = datetime.now(UTC)
     first = Schedule.objects.create(name="first", task="tests.app.tasks.noop", kind="cron", cron="0 9 * * *")
     state, _created = ScheduleState.objects.get_or_create(schedule=first)
-    run = Run.of(first, now, status="succeeded", attempt=1)
+    run = Run.build_for(first, now, status="succeeded", attempt=1)
     run.save()
     numbers = {"schedules": schedules, "runs": runs}
     copy(Schedule, SCHEDULE, NUMBERS.format("schedules"), first.pk, numbers)

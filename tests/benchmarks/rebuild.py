@@ -108,14 +108,14 @@ def measure(options: argparse.Namespace) -> None:
     broker = Broker(timeout_seconds=30)
     sync.check_layout(broker)
     began = time.monotonic()
-    sync.rebuild(broker, broker.shards())
+    sync.rebuild(broker, broker.list_shards())
     note_chores_done(broker)
     print(f"mirrored at first in {time.monotonic() - began:.1f} s", flush=True)
     for number in options.workers:
         with running_workers(broker, number) as pids:
             flush(options, broker, pids)
         began = time.monotonic()
-        report = sync.full_sweep(broker, dry_run=True)
+        report = sync.sweep_fully(broker, dry_run=True)
         wrong = [line for line in report.lines if "bench" in line]
         print(f"  compared again in {time.monotonic() - began:.1f} s: {report.checked} entries, {len(wrong)} differ")
         if wrong:
@@ -124,12 +124,12 @@ def measure(options: argparse.Namespace) -> None:
 
 def flush(options: argparse.Namespace, broker: Any, pids: list[int]) -> None:
     """Flush and print what it took."""
-    places = broker.shards()
+    places = broker.list_shards()
     servers = servers_of(broker)
-    members = sum(item.members for item in broker.stats(places))
+    members = sum(item.members for item in broker.read_stats(places))
 
     def is_back() -> bool:
-        stats = broker.stats(places)
+        stats = broker.read_stats(places)
         built = all(item.epoch and not item.epoch.startswith("building:") for item in stats)
         return built and sum(item.members for item in stats) >= members
 

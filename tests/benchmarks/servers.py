@@ -56,7 +56,7 @@ def running_workers(broker: Any, number: int, *arguments: str) -> Iterator[list[
     command = [sys.executable, "-m", "django", "delayq_worker", *arguments]
     workers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) for _ in range(number)]
     try:
-        wait_for(lambda: len(broker.workers()) == number, 60, "the workers' first heartbeats")
+        wait_for(lambda: len(broker.read_workers()) == number, 60, "the workers' first heartbeats")
         time.sleep(3)
         yield [worker.pid for worker in workers]
     finally:
@@ -74,8 +74,10 @@ def note_chores_done(broker: Any, *, pruning: bool = True) -> None:
     from django_delayq.sync.pruning import LastPass
     from django_delayq.sync.sweep import LastSweep
 
-    broker.write_note("swept", json.dumps(LastSweep(broker.now_ms(), broker.run_ids(), sync.fingerprint())))
-    pruned = LastPass(sync.fingerprint(), broker.now_ms(), after=None if pruning else 0)
+    broker.write_note(
+        "swept", json.dumps(LastSweep(broker.read_now_ms(), broker.read_run_ids(), sync.read_fingerprint()))
+    )
+    pruned = LastPass(sync.read_fingerprint(), broker.read_now_ms(), after=None if pruning else 0)
     broker.write_note("pruned", json.dumps(asdict(pruned)))
 
 

@@ -79,7 +79,7 @@ def main() -> None:
     for name, prepare in flows.items():
         trips = []
         for _ in range(TIMES):
-            worker.round(0.0)  # what else there is to do before
+            worker.run_round(0.0)  # what else there is to do before
             prepare()
             trip = Trip()
             make(worker, trip)
@@ -117,7 +117,7 @@ def make(worker: Any, trip: Trip) -> None:
         worker.inbox.put((place, 0))
     with trip:
         while worker.recorder.runs == before or worker.keeper._held:
-            worker.round(0.01)
+            worker.run_round(0.01)
 
 
 def due_point(broker: Any) -> None:

@@ -50,18 +50,18 @@ def site(broker, live_server):
     for number in range(30):
         status = "failed" if number % 3 == 0 else "succeeded"
         due = now - timedelta(minutes=7 * number)
-        run = Run.of(
+        run = Run.build_for(
             rows[number % 2], due, status=status, attempt=1, worker="host:1", claimed_at=due, started_at=due,
             finished_at=due + timedelta(seconds=number), error="Traceback\nRuntimeError: no luck" * (number % 3 == 0),
             reason="RuntimeError: no luck" * (number % 3 == 0),
         )  # fmt: skip
         run.save()
-    running = Run.of(
+    running = Run.build_for(
         rows[0], now + timedelta(minutes=1), status="running", worker="host:1", claimed_at=now, started_at=now
     )
     running.save()
     sync.check_layout(broker)
-    sync.full_sweep(broker)
+    sync.sweep_fully(broker)
     tasks.say.enqueue("done")
     run_burst()
     said = tasks.say.using(run_after=timedelta(hours=1), max_attempts=3, unique_key="k", priority=5)
@@ -69,7 +69,7 @@ def site(broker, live_server):
     make_job(status="running", worker="host:1")
     held = actions.pause("mail", reason="the provider is down", by="ann")
     schedule, failed = rows[0].pk, Run.objects.filter(status="failed").first()
-    digest = failures.digest_of("run", failed.task, failures.fingerprint(failed.reason))
+    digest = failures.compute_digest("run", failed.task, failures.compute_fingerprint(failed.reason))
     rows[0].cron, rows[0].task, rows[0].args, rows[0].changed_by = "30 9 * * 1-5", "tests.app.tasks.add", [17], "ann"
     rows[0].save()
     rows[0].pause("holidays", by="bob")
@@ -182,10 +182,10 @@ def test_a_button_copies_a_traceback_and_is_not_there_without_javascript(chromiu
     with page_of(chromium, live_server, "wide", "light") as (page, said):
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page.goto(live_server.url + site["run"])
-        for field, text in (("shown_error", failed.error), ("shown_output", "printed <b>so</b>")):
+        for field, text in (("error_column", failed.error), ("output_column", "printed <b>so</b>")):
             button = page.locator(f".field-{field} .delayq-copy")
             button.click()
             wait_until(lambda button=button: button.inner_text() == "Copied", 5, "the button to say so")
             assert page.evaluate("navigator.clipboard.readText()") == text
-        assert page.locator(".field-shown_key .delayq-copy, .field-shown_id .delayq-copy").count() == 1 and not said
+        assert page.locator(".field-key_column .delayq-copy, .field-id_column .delayq-copy").count() == 1 and not said
     assert 'class="delayq-copy"' not in client_for(superuser=True).get(site["run"]).content.decode()

@@ -7,7 +7,7 @@ from django.core.checks import run_checks
 from django.db import connections
 
 from django_delayq import checks
-from django_delayq.ledger.bulk import lacking, prepare
+from django_delayq.ledger.bulk import list_missing_options, prepare
 
 GOOD = {"transaction_mode": "IMMEDIATE", "timeout": 20, "init_command": "PRAGMA journal_mode=WAL;"}
 
@@ -86,11 +86,11 @@ def test_django_s_own_defaults_lack_all_three(sqlite):
 def test_a_worker_sets_what_is_not_set_and_keeps_what_is(sqlite, options, found, left, timeout):
     sqlite(options)
     connection = connections["default"]
-    assert len(lacking(connection)) == found
+    assert len(list_missing_options(connection)) == found
     prepare(connection)
     assert connection.get_connection_params()["timeout"] == timeout
     assert (connection.transaction_mode, connection.init_commands[0]) == ("IMMEDIATE", "PRAGMA journal_mode=WAL")
-    assert len(lacking(connection)) == left
+    assert len(list_missing_options(connection)) == left
 
 
 def test_a_file_that_is_in_wal_mode_already_needs_no_command(sqlite, tmp_path):

@@ -71,7 +71,7 @@ def test_a_web_process_does_all_that_the_admin_and_the_commands_offer(pooler, br
         make_due(broker, row)
         run_burst(threads=8)
         assert set(Run.objects.values_list("origin", "status")) == {("manual", "succeeded"), ("due", "succeeded")}
-        assert sync.full_sweep(broker).done
+        assert sync.sweep_fully(broker).done
         call_command("delayq_status", "s")
         assert boss.post(f"{LIST}{row.pk}/delete/", {"post": "yes"}).status_code == 302
         assert absent(broker, row)

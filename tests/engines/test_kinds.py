@@ -125,5 +125,5 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_with_its_reason(settin
         with alias(settings, f"rediss://localhost:{front.port}/0"):
             broker = Broker(timeout_seconds=5)
         with pytest.raises(BrokerUnavailable, match=r"(?i)certificate verify failed"):
-            broker.layout()
+            broker.read_layout()
         broker.close()

@@ -26,7 +26,7 @@ def shift_key(prefix: str) -> str:
 
 def shift_clocks(replace: Callable[[object, str, Any], object], key: str, wall: Callable[[], timedelta]) -> None:
     """Let this process read the server's clock shifted by the number at `key`, and its own shifted by `wall()`."""
-    load, now_ms, clocks_ms = scripts.load, Broker.now_ms, Broker.clocks_ms
+    load, now_ms, clocks_ms = scripts.load, Broker.read_now_ms, Broker.read_clocks_ms
 
     def shift(broker: Broker) -> int:
         return int(broker.client.get(key) or 0)
@@ -44,8 +44,8 @@ def shift_clocks(replace: Callable[[object, str, Any], object], key: str, wall: 
             return datetime.now(tz) + wall()
 
     replace(scripts, "load", shifted_load)
-    replace(Broker, "now_ms", lambda broker: now_ms(broker) + shift(broker))
-    replace(Broker, "clocks_ms", lambda broker, places: [at + shift(broker) for at in clocks_ms(broker, places)])
+    replace(Broker, "read_now_ms", lambda broker: now_ms(broker) + shift(broker))
+    replace(Broker, "read_clocks_ms", lambda broker, places: [at + shift(broker) for at in clocks_ms(broker, places)])
     for module in (point, rows, calling):
         replace(module, "datetime", Wall)
 
@@ -67,7 +67,7 @@ class SimulatedTime:
 
     def now(self) -> datetime:
         """Return the server's clock."""
-        return from_ms(self.broker.now_ms())
+        return from_ms(self.broker.read_now_ms())
 
     def set(self, instant: datetime) -> None:
         """Set both clocks; they go on from there."""

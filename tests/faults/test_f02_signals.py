@@ -37,7 +37,7 @@ def fill(first, gate, trace, broker):
         while time.monotonic() < end:
             if (
                 len(trace.running_in(first.pid)) == THREADS
-                and broker.stats([Shard("default", 0)])[0].leased >= THREADS + 2
+                and broker.read_stats([Shard("default", 0)])[0].leased >= THREADS + 2
             ):
                 return True
         gate.unlink()

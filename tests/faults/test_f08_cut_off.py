@@ -51,7 +51,7 @@ def points_seen(broker, schedules, seconds):
     seen = set()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        views = broker.views([(f"s{schedule}", "default") for schedule in schedules])
+        views = broker.read_views([(f"s{schedule}", "default") for schedule in schedules])
         seen |= {(schedule, view.point_ms) for schedule, view in zip(schedules, views, strict=True)}
         time.sleep(0.01)  # between two looks: what goes and comes back is away for longer
     return seen

@@ -26,7 +26,7 @@ def six_shards(settings):
 
 def slots(cluster, broker):
     """Return the slot of each shard of the queue that is used."""
-    return [cluster.slot_of(conf.get_config().prefix, place) for place in broker.shards(["default"])]
+    return [cluster.slot_of(conf.get_config().prefix, place) for place in broker.list_shards(["default"])]
 
 
 def running(trace, fleet):
@@ -97,7 +97,7 @@ def test_f12_another_number_of_shards_loses_and_doubles_no_point(settings, trace
                 verdict = report(f"F12 {before} -> {after} shards", histories, recovery=time.time() - began)
                 assert fleet.tend() == 0
             broker = Broker(timeout_seconds=5)
-            assert [stats.members > 0 for stats in broker.stats(broker.shards(["default"]))] == [True] * after
+            assert [stats.members > 0 for stats in broker.read_stats(broker.list_shards(["default"]))] == [True] * after
             assert not list(broker.client.scan_iter(f"{{{conf.get_config().prefix}:default:{after}}}:[^j]*"))
             broker.close()
     assert verdict.executions_max == 1, "what ran had ended before the index was built anew"

@@ -77,12 +77,12 @@ def executing(number):
 def entry(broker, row):
     """Return all that Redis knows of a member."""
     names = [f"{{{broker.config.prefix}:default:0}}:{part}" for part in ("point", "gen", "lease", "attempts")]
-    return [broker.client.hget(name, f"s{row.pk}") for name in names], broker.views([(f"s{row.pk}", "default")])[0]
+    return [broker.client.hget(name, f"s{row.pk}") for name in names], broker.read_views([(f"s{row.pk}", "default")])[0]
 
 
 def lapsed_lease(broker):
     """A worker has died and its lease has run out."""
-    broker.claim(broker.shards()[0], limit=1, lease_ms=0, request=1)
+    broker.claim(broker.list_shards()[0], limit=1, lease_ms=0, request=1)
 
 
 @pytest.mark.parametrize("older_lease", [False, True], ids=["not leased", "lease of a dead worker"])
@@ -123,7 +123,7 @@ def test_f13_who_holds_what_was_rolled_back_is_recorded_or_not_but_changes_nothi
 
     def moved():
         run_burst()
-        seen = broker.views([(f"s{due.pk}", "default")])[0]
+        seen = broker.read_views([(f"s{due.pk}", "default")])[0]
         return (seen.point_ms, seen.leased) == (to_ms(due.point + DAY), False)
 
     wait_until(moved, 20, "the next point")

@@ -32,9 +32,11 @@ def test_f15_without_memory_what_runs_keeps_its_lease_and_is_settled(server, tra
         time.sleep(1.5 * LEASE)  # what is not renewed ends
         gate.unlink()
         wait_until(lambda: trace.over(held), 30, "their ends")
-        wait_until(lambda: not any(view.leased for view in broker.views(members)), 15, "them to be settled")
+        wait_until(lambda: not any(view.leased for view in broker.read_views(members)), 15, "them to be settled")
         points = {item.point for item in held}
-        assert not points & {(int(m[1:]), v.point_ms) for (m, _), v in zip(members, broker.views(members), strict=True)}
+        assert not points & {
+            (int(m[1:]), v.point_ms) for (m, _), v in zip(members, broker.read_views(members), strict=True)
+        }
         assert worker.alive
         broker.client.config_set("maxmemory", 0)
         verdict = report("F15 out of memory", histories)

@@ -25,7 +25,7 @@ from tests.support import DAILY_CRON, run_burst
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
 WORKER = "live"
-OF_THE_PREFIX = {name.partition(":")[2]: kind for name, kind in keys.prefix_keys("p").items()}
+OF_THE_PREFIX = {name.partition(":")[2]: kind for name, kind in keys.list_prefix_keys("p").items()}
 MEMBER_HASHES = ("point", "gen", "lease", "attempts")
 GARBAGE = ("", "garbage", "-1", "1e999", "nan", "99999999999999999999", "9007199254740991", b"\xff\x00", "0")
 
@@ -46,7 +46,7 @@ class Damage:
 
     def __init__(self, broker, part, members):
         self.client, self.part, self.members = broker.client, part, members
-        names = keys.all_keys(broker.config.prefix, broker.shards()[0], WORKER)
+        names = keys.build_keys(broker.config.prefix, broker.list_shards()[0], WORKER)
         self.name = names.get(part, f"{broker.config.prefix}:{part}")
         self.kind = {**keys.TYPES, **OF_THE_PREFIX}[part]
 
@@ -107,12 +107,12 @@ SCORES = [float("-inf"), "now"]
 def test_f16_a_damaged_score_starts_no_point_before_it_is_due(broker, report, score):
     row = Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron=DAILY_CRON)
     run_burst()
-    point = broker.views([(f"s{row.pk}", "default")])[0].point_ms
-    damaged = {f"s{row.pk}": broker.now_ms() if score == "now" else score}
-    broker.client.zadd(keys.all_keys(broker.config.prefix, broker.shards()[0])["due"], damaged)
+    point = broker.read_views([(f"s{row.pk}", "default")])[0].point_ms
+    damaged = {f"s{row.pk}": broker.read_now_ms() if score == "now" else score}
+    broker.client.zadd(keys.build_keys(broker.config.prefix, broker.list_shards()[0])["due"], damaged)
     worker = Worker(WorkerOptions(queues=("default", "mail"), burst=True))  # one that has swept long ago
     worker.upkeep.begin = lambda **how: None
     worker.run()
     assert not Run.objects.exists()
-    seen = broker.views([(f"s{row.pk}", "default")])[0]
+    seen = broker.read_views([(f"s{row.pk}", "default")])[0]
     assert (seen.point_ms, seen.score_ms, seen.leased) == (point, point, False)

@@ -97,10 +97,10 @@ def test_f17_a_server_whose_clock_steps_by_an_hour_loses_and_doubles_nothing(
         points = {item.point for item in trace.executions()}
         wait_until(lambda: points <= decided_points(), 10, "their outcomes")
         members = [(f"s{history.pk}", "default") for history in histories]
-        wait_until(lambda: not any(view.leased for view in broker.views(members)), what="what leaves no trace")
+        wait_until(lambda: not any(view.leased for view in broker.read_views(members)), what="what leaves no trace")
         known = Run.objects.count()
-        again = max(ahead - HOUR, from_ms(broker.now_ms())) + 2 * SECOND
-        wait_until(lambda: broker.now_ms() > to_ms(again), 10, "what the clock comes by again")
+        again = max(ahead - HOUR, from_ms(broker.read_now_ms())) + 2 * SECOND
+        wait_until(lambda: broker.read_now_ms() > to_ms(again), 10, "what the clock comes by again")
         verdict = check(histories, ahead, trace)
         assert verdict.clean, verdict.complaints()
         assert Run.objects.count() == known, "nothing that was decided is due again"
@@ -117,8 +117,8 @@ def test_f17_a_server_whose_clock_is_set_forward_keeps_no_idle_worker_waiting(
     with stepping_worker(tmp_path).ready() as worker:
         more_runs(8)
         time.step_server(-HOUR)
-        began = broker.now_ms()
-        wait_until(lambda: broker.now_ms() > began + 1500, 10, "the worker to look and find nothing due")
+        began = broker.read_now_ms()
+        wait_until(lambda: broker.read_now_ms() > began + 1500, 10, "the worker to look and find nothing due")
         time.step_server(HOUR)
         more_runs(8)
         report("F17 server's clock -1 h, +1 h", histories)

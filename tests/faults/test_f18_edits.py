@@ -104,8 +104,8 @@ class Case:
             run_burst()
             assert self.runs() == ["retrying"]
             self.strike()
-            due_ms = self.broker.now_ms() + 250
-            wait_until(lambda: self.broker.now_ms() > due_ms, 5, "the retry to come due")
+            due_ms = self.broker.read_now_ms() + 250
+            wait_until(lambda: self.broker.read_now_ms() > due_ms, 5, "the retry to come due")
         else:
             with patch.context() as patched:
                 patched.setattr(failpoints, "reach", lambda name: self.strike() if name == phase else None)
@@ -152,7 +152,7 @@ def test_f18_whatever_is_edited_at_a_phase_of_a_run_the_edit_wins(broker, monkey
         cases.append(Case(broker, change, phase, trace))
         cases[-1].run(phase, monkeypatch)
         follows(broker, cases[-1], f"{change.__name__} at {phase}")  # before the next case sweeps
-    verdict = check([case.history for case in cases], from_ms(broker.now_ms()), trace)
+    verdict = check([case.history for case in cases], from_ms(broker.read_now_ms()), trace)
     note_row(row_of(f"F18 {phase}", verdict))
     assert verdict.clean, verdict.complaints()
     for case in cases:
@@ -168,7 +168,7 @@ def follows(broker, case, what):
         assert absent(broker, case.row, "default"), what
     elif case.change is move:
         assert absent(broker, case.row, "default"), what
-        assert broker.views([(f"s{case.pk}", "mail")])[0].point_ms is not None, what
+        assert broker.read_views([(f"s{case.pk}", "mail")])[0].point_ms is not None, what
     if case.change is make_anew:
         assert mirrored(broker, Schedule.objects.get(name=case.row.name)), what
     elif case.change in (edit, disable_and_enable, enable):

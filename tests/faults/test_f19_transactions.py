@@ -46,7 +46,7 @@ def test_f19_a_rolled_back_transaction_leaves_no_trace_under_a_live_worker(broke
             goes_on(broker, histories)  # each of them: what a transaction wrote into Redis would stop some of them
         report("F19 rolled back", histories)
     assert not Tombstone.objects.exists()
-    assert broker.stats(broker.shards()[:1])[0].members == 5
+    assert broker.read_stats(broker.list_shards()[:1])[0].members == 5
 
 
 def test_f19_of_nested_transactions_only_what_was_committed_reaches_redis(broker):
@@ -69,7 +69,7 @@ def test_f19_of_nested_transactions_only_what_was_committed_reaches_redis(broker
         ("a", "5 * * * *", "default"), ("b", DAILY_CRON, "default"),
     }  # fmt: skip
     assert all(mirrored(broker, one) for one in Schedule.objects.all())
-    assert broker.stats(broker.shards()[:1])[0].members == 2
+    assert broker.read_stats(broker.list_shards()[:1])[0].members == 2
     assert not Tombstone.objects.exists()
 
 

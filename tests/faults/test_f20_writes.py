@@ -150,7 +150,7 @@ def all_agree(broker, wanted):
     return (
         all(agrees(broker, row, what) for row, what in wanted)
         and all(mirrored(broker, row) for row in kept)
-        and sum(stats.members for stats in broker.stats(broker.shards())) == len(kept)
+        and sum(stats.members for stats in broker.read_stats(broker.list_shards())) == len(kept)
         and not Schedule.objects.unmirrored().exists()
     )
 
@@ -162,9 +162,9 @@ def test_f20_all_writes_reach_redis_with_the_delta_sweep_where_the_writer_could_
     pks = {name: row.pk for name, row in rows.items()}
     owner = User.objects.create_user("owner")
     common = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": DAILY_CRON}
-    sync.full_sweep(broker)
+    sync.sweep_fully(broker)
     owned = [OwnedSchedule.objects.create(name=f"owned {n}", owner=owner, **common) for n in range(2)]
-    sync.delta_sweep(broker)  # Django tells of a child class' save under its own name only
+    sync.sweep_delta(broker)  # Django tells of a child class' save under its own name only
     assert all(mirrored(broker, row) for row in owned)
     with WorkerProcess(folder=tmp_path):
         wait_until(
@@ -205,7 +205,7 @@ FULL = {
 def test_f20_what_passes_the_generations_by_reaches_redis_with_the_full_sweep(broker, tmp_path, note_row):
     rows = {name: schedule(name) for name in FULL}
     pks = {name: row.pk for name, row in rows.items()}
-    sync.full_sweep(broker)
+    sync.sweep_fully(broker)
     for name, (write, _) in FULL.items():
         write(rows[name])
     wanted = []
@@ -245,7 +245,7 @@ def test_f20_a_recurrence_that_sql_changed_begins_when_it_is_found_and_not_in_th
     run_burst()
     history = History.of(row)
     set_cron_by_sql(row, minute_of_each_hour(-5))
-    sync.full_sweep(broker)
+    sync.sweep_fully(broker)
     run_burst()
     assert [run.due_at for run in Run.objects.all()] == [point]
     history.note(row)

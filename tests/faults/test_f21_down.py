@@ -98,4 +98,4 @@ def test_f21_a_save_while_redis_is_down_succeeds_and_is_mirrored_later(how, serv
         wait_until(lambda: len(trace.first_after(edited)) == len(histories), 30, "points of the edited definitions")
         report(f"F21 Redis {how} at save", histories)
     with server.broker() as broker:
-        assert broker.stats(broker.shards()[:1])[0].members == len(histories)
+        assert broker.read_stats(broker.list_shards()[:1])[0].members == len(histories)

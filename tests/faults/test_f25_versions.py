@@ -30,7 +30,7 @@ HOUR = timedelta(hours=1)
 
 
 def view(broker, row):
-    return broker.views([(f"s{row.pk}", row.queue)])[0]
+    return broker.read_views([(f"s{row.pk}", row.queue)])[0]
 
 
 def old_worker(folder):
@@ -55,7 +55,7 @@ def test_f25_a_task_that_no_worker_knows_waits_for_one_that_does(server, trace, 
     with server.broker() as broker:
         points = [make_due(broker, row) for row in Schedule.objects.all()]
         histories = histories_of(Schedule.objects.all())
-        began = broker.now_ms()
+        began = broker.read_now_ms()
         with together(old_worker(tmp_path), old_worker(tmp_path)):
             logs = []
 
@@ -64,8 +64,8 @@ def test_f25_a_task_that_no_worker_knows_waits_for_one_that_does(server, trace, 
                 return sum(len(RELEASED.findall(log)) for log in logs)
 
             wait_until(lambda: releases() >= 5 * 3, what="that each hands back again and again")
-            wait_until(lambda: broker.now_ms() > began + 15 * FIRST_MS, 10, "1 + 2 + 4 + 8 delays to pass")
-            released, took = releases(), broker.now_ms() - began
+            wait_until(lambda: broker.read_now_ms() > began + 15 * FIRST_MS, 10, "1 + 2 + 4 + 8 delays to pass")
+            released, took = releases(), broker.read_now_ms() - began
             assert released <= 5 * 2 * (1 + most_releases(took)), "each hands back more and more rarely"
             assert TRACE in logs[0] + logs[1]
             assert not Run.objects.exists(), "nobody has failed"
@@ -91,18 +91,18 @@ def test_f25_the_delay_doubles_from_a_second_to_ten_minutes_and_counts_no_attemp
     worker.upkeep.begin(burst=True, stopping=lambda: False)
     due = f"{{{broker.config.prefix}:default:0}}:due"
     for seconds in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600):
-        before = broker.now_ms()
+        before = broker.read_now_ms()
         broker.client.zadd(due, {f"s{row.pk}": before})
-        worker.timers.due(broker.shards()[0], 0)
+        worker.timers.note_due(broker.list_shards()[0], 0)
         worker.tick()
         score = view(broker, row).score_ms
-        assert score - broker.now_ms() <= 1000 * seconds <= score - before
+        assert score - broker.read_now_ms() <= 1000 * seconds <= score - before
     worker.broker.close()
     assert not Run.objects.exists()
     assert broker.client.hlen(f"{{{broker.config.prefix}:default:0}}:attempts") == 0
     assert caplog.text.count("tests.app.tasks.to_come") == 12
     Schedule._base_manager.update(task="tests.app.tasks.noop")
-    broker.client.zadd(due, {f"s{row.pk}": broker.now_ms()})
+    broker.client.zadd(due, {f"s{row.pk}": broker.read_now_ms()})
     run_burst()
     assert Run.objects.get().status == "succeeded"
 
@@ -128,7 +128,7 @@ def test_f25_further_columns_do_not_disturb_a_worker(more_columns, broker, trace
     for row in Schedule.objects.all():
         make_due(broker, row)
     histories = histories_of(Schedule.objects.all())
-    broker.claim(broker.shards()[0], limit=1, lease_ms=0, request=1)  # a worker that died
+    broker.claim(broker.list_shards()[0], limit=1, lease_ms=0, request=1)  # a worker that died
     run_burst()
     Schedule.objects.first().pause()
     Schedule.objects.last().delete()
@@ -165,13 +165,13 @@ def test_f25_a_row_that_the_tables_refuse_is_told_as_what_it_is_and_its_point_is
     assert not Run.objects.exists()
     assert caplog.text.count("is refused: ") == 1, "once for all"
     assert "decided by another worker" not in caplog.text
-    began = broker.now_ms()
-    wait_until(lambda: broker.now_ms() > began + 1100, 10, "the end of the leases")
+    began = broker.read_now_ms()
+    wait_until(lambda: broker.read_now_ms() > began + 1100, 10, "the end of the leases")
     run_burst()
     assert len(trace.executions()) == 2, "nothing is executed again that cannot be recorded"
     mandatory_column()
-    began = broker.now_ms()
-    wait_until(lambda: broker.now_ms() > began + 1100, 10, "the end of the leases")
+    began = broker.read_now_ms()
+    wait_until(lambda: broker.read_now_ms() > began + 1100, 10, "the end of the leases")
     run_burst()
     assert set(Run.objects.values_list("due_at", "status")) == {(point, "succeeded") for point in points}
     report("F25 mandatory column", histories, traced=False)
@@ -196,7 +196,7 @@ def test_f25_a_value_that_sql_wrote_is_not_guessed_at_and_loses_no_point(broker,
     assert row.state.condition == "broken"
     assert repr(value) in row.state.condition_reason
     Schedule._base_manager.filter(pk=row.pk).update(**{field: right})
-    sync.full_sweep(broker)
+    sync.sweep_fully(broker)
     run_burst()
     assert (row.runs.get().due_at, row.runs.get().status) == (point, "succeeded")
     report(f"F25 {field} {value}", histories, until=point, traced=False)

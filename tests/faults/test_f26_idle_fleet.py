@@ -41,7 +41,7 @@ def fleet(count):
     for thread in threads:
         thread.start()
     try:
-        wait_until(lambda: len(workers[0].broker.workers()) == count, 60, "all workers on the list")
+        wait_until(lambda: len(workers[0].broker.read_workers()) == count, 60, "all workers on the list")
         yield workers
     finally:
         for worker in workers:
@@ -100,15 +100,15 @@ def test_f26_what_comes_due_anywhere_starts_at_once_also_when_a_worker_was_kille
     with server.broker() as broker:
         workers = [WorkerProcess(folder=tmp_path, IDLE_CAP_SECONDS=60) for _ in range(3)]
         with workers[0], workers[1], workers[2]:
-            wait_until(lambda: len(broker.workers()) == 3, 60, "three workers")
+            wait_until(lambda: len(broker.read_workers()) == 3, 60, "three workers")
             time.sleep(1.2 * timers.WORKERS_FIRST_SECONDS)  # until each has counted all
             due_at_once(trace, "before", report)
             dead = workers[0]
-            name = next(name for name in broker.workers() if f":{dead.pid}:" in name)
+            name = next(name for name in broker.read_workers() if f":{dead.pid}:" in name)
 
             def kill():
                 dead.kill()
-                broker.client.zadd(f"{broker.config.prefix}:workers", {name: broker.now_ms() + 3_600_000})
+                broker.client.zadd(f"{broker.config.prefix}:workers", {name: broker.read_now_ms() + 3_600_000})
 
             after = due_at_once(trace, "after", report, kill)
     assert after

@@ -69,8 +69,8 @@ def stranger(migrated, prefix):
 
 def content(broker, rows):
     """Return what Redis holds of schedules that are not due, and how many members there are."""
-    views = broker.views([(f"s{row.pk}", row.queue) for row in rows])
-    return views, [stats.members for stats in broker.stats(broker.shards())], broker.layout()
+    views = broker.read_views([(f"s{row.pk}", row.queue) for row in rows])
+    return views, [stats.members for stats in broker.read_stats(broker.list_shards())], broker.read_layout()
 
 
 def refused(text, *parts):
@@ -140,7 +140,7 @@ def test_f31_who_adopts_the_prefix_gets_it_whole_and_may_give_it_back(broker, st
     # What the former had claimed in that very moment it has handed back since: the next claim drops it, or a sweep.
     status, said = stranger.python("from django.core.management import call_command\ncall_command('delayq_sync')")
     assert status == 0, said
-    names = set().union(*(page for place in broker.shards() for page in broker.scan(place)))
+    names = set().union(*(page for place in broker.list_shards() for page in broker.scan(place)))
     assert names == {f"s{10**9}"}, "all of the new owner, nothing of the former one"
     call_command("delayq_sync", "--adopt", stdout=StringIO())
     known = len(trace.executions())
@@ -175,7 +175,7 @@ def test_f31_workers_of_another_number_of_shards_wait_and_touch_nothing_until_th
         report("F31 another number of shards", histories)
     sharded = Broker(timeout_seconds=5)
     assert all(mirrored(sharded, row) for row in rows)
-    shards = sharded.shards(["default"])
-    named = {sharded.shard_of(f"s{pk}", "default") for pk in Schedule.objects.values_list("pk", flat=True)}
-    assert {shard for shard, stats in zip(shards, sharded.stats(shards), strict=True) if stats.members} == named
+    shards = sharded.list_shards(["default"])
+    named = {sharded.get_shard(f"s{pk}", "default") for pk in Schedule.objects.values_list("pk", flat=True)}
+    assert {shard for shard, stats in zip(shards, sharded.read_stats(shards), strict=True) if stats.members} == named
     sharded.close()

@@ -88,7 +88,7 @@ def keeps_somebody_waiting():
 @pytest.mark.parametrize("how", DELETIONS)
 def test_f33_a_deletion_that_meets_a_recording_waits_and_both_are_done(broker, monkeypatch, how):
     row, now = schedule(), utcnow()
-    outcome = Outcome(Run.of(row, now, status="succeeded", claimed_at=now, started_at=now, finished_at=now), row)
+    outcome = Outcome(Run.build_for(row, now, status="succeeded", claimed_at=now, started_at=now, finished_at=now), row)
     real = recording.write_states
     with ExitStack() as until_the_end:
 
@@ -252,7 +252,7 @@ def test_f33_a_point_behind_what_an_edit_left_is_handed_back_while_its_schedule_
     worker.slots.start()
 
     def runs(row):
-        worker.round(0.05)
+        worker.run_round(0.05)
         return list(Run.objects.filter(schedule_id=row.pk).order_by("due_at").values_list("status", "reason"))
 
     with locking(Schedule._base_manager.filter(pk=edited.pk)):
@@ -269,11 +269,11 @@ def test_f33_a_sweep_leaves_out_what_is_locked(broker, monkeypatch):
     first, second = schedule("first"), schedule("second")
     monkeypatch.setattr(after_commit, "MOST_AT_ONCE", 0)
     Schedule.objects.update(cron=OTHER_DAILY_CRON)
-    with locking(Schedule._base_manager.filter(pk=first.pk)), in_thread(lambda: sync.delta_sweep(broker)):
+    with locking(Schedule._base_manager.filter(pk=first.pk)), in_thread(lambda: sync.sweep_delta(broker)):
         pass
     assert list(Schedule.objects.unmirrored()) == [first]
     assert mirrored(broker, second)
-    assert sync.delta_sweep(broker) == 1
+    assert sync.sweep_delta(broker) == 1
     assert mirrored(broker, first)
     assert not Schedule.objects.unmirrored().exists()
 
@@ -283,10 +283,10 @@ def test_f33_a_sweep_deletes_expired_results_but_for_those_that_are_locked(broke
     first, second = (tasks.noop.enqueue() for _ in range(2))
     for result in (first, second):
         rows(result).update(status="succeeded", expires_at=utcnow())
-    with locking(rows(first)), in_thread(lambda: sync.full_sweep(broker)):
+    with locking(rows(first)), in_thread(lambda: sync.sweep_fully(broker)):
         pass
     assert Run.objects.get() == job(first)
-    sync.full_sweep(broker)
+    sync.sweep_fully(broker)
     assert not Run.objects.exists()
 
 
@@ -310,7 +310,7 @@ def test_f33_schedules_deleted_in_bulk_while_they_run(server, trace, tmp_path, r
 def test_f33_a_take_over_that_did_not_begin_is_taken_back_but_for_rows_that_are_locked(broker):
     """Those count one take-over more than there was, which ends in a poisonous outcome later, not earlier."""
     rows = [schedule(name) for name in ("free", "locked")]
-    runs = [Run.of(row, utcnow(), status="running", fence="1.e", worker="w", reclaims=1) for row in rows]
+    runs = [Run.build_for(row, utcnow(), status="running", fence="1.e", worker="w", reclaims=1) for row in rows]
     Run._base_manager.bulk_create(runs)
     before = {"status": "running", "fence": "0.e", "reclaims": 0}
     with locking(Run._base_manager.filter(pk=runs[1].pk)):
@@ -320,7 +320,7 @@ def test_f33_a_take_over_that_did_not_begin_is_taken_back_but_for_rows_that_are_
 
 def test_f33_an_open_row_without_a_schedule_is_left_to_the_sweep_while_it_is_locked(broker):
     row = schedule()
-    run = Run.of(row, utcnow(), status="running", fence="1.e", worker="w")
+    run = Run.build_for(row, utcnow(), status="running", fence="1.e", worker="w")
     run.save(force_insert=True)
     with locking(Run._base_manager.filter(pk=run.pk)):
         ledger.close_orphan(run, "the schedule was deleted")

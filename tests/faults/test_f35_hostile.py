@@ -146,7 +146,7 @@ def test_f35_jobs_have_one_outcome_whatever_a_task_gives_back(broker, caplog):
         assert (result.status, len(result.errors)) == (TaskResultStatus.FAILED, 1), name
         word = ERRORS[name.removesuffix(" raised")][1] if name in raised else ""
         assert word in result.errors[0].traceback, (name, result.errors[0].traceback[:500])
-    assert not any(stats.members for stats in broker.stats(broker.shards()))
+    assert not any(stats.members for stats in broker.read_stats(broker.list_shards()))
     told = [record for record in caplog.records if record.name.startswith(("django.tasks", "django_tasks"))]
     assert len([record for record in told if record.exc_info]) == len(results), "error monitors hear of each"
 

@@ -43,7 +43,7 @@ def test_f39_a_worker_killed_while_it_prunes_has_noted_what_is_gone_and_another_
         old = Run.objects.filter(schedule_id__in=[owner.pk for owner in owners])
         assert 6 < old.count() < 6 * (ROWS + 1), "it was killed on the way"
         assert unnoted(owners) == []
-        assert broker.upkeep_holder(), "the next one waits for the end of its lease"
+        assert broker.read_upkeep_holder(), "the next one waits for the end of its lease"
         broker.forget_sweep()
         with WorkerProcess(folder=tmp_path, HISTORY_DAYS=30).ready():
             wait_until(lambda: old.count() == 6, 60, "that all is pruned")

@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from django_delayq.calls import new_tokens
+from django_delayq.calls import generate_tokens
 from django_delayq.models import Run, Schedule
 from django_delayq.recurrence.point import utcnow
 
@@ -38,7 +38,7 @@ def make_job(*args: object, error: str = "Traceback\nRuntimeError: no luck", **v
     now = values.pop("at", utcnow())
     fields = {
         "task": "tests.app.tasks.add", "queue": "default", "backend": "default", "generation": 0, "origin": "job",
-        "separate": True, "token": new_tokens(1)[0], "call": {"args": [*args], "kwargs": values.pop("kwargs", {})},
+        "separate": True, "token": generate_tokens(1)[0], "call": {"args": [*args], "kwargs": values.pop("kwargs", {})},
         "due_at": now, "created_at": now, "status": "failed", "attempt": 1, "worker": "w-1", "claimed_at": now,
         "started_at": now, "finished_at": now, "expires_at": now + timedelta(days=30), "error": error,
         "reason": (error.splitlines() or [""])[-1][:200], **values,

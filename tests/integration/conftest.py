@@ -21,7 +21,7 @@ def boss() -> Client:
 def built(broker):
     """A prefix that was built once, as in any running project."""
     sync.check_layout(broker)
-    sync.full_sweep(broker)
+    sync.sweep_fully(broker)
     return broker
 
 

@@ -23,7 +23,7 @@ def schedule(name="s", **values):
 
 
 def view(broker, row, queue=None):
-    return broker.views([(f"s{row.pk}", queue or row.queue)])[0]
+    return broker.read_views([(f"s{row.pk}", queue or row.queue)])[0]
 
 
 def mirrored(broker, row):
@@ -40,12 +40,12 @@ def absent(broker, row, queue=None):
 
 def lose(broker, row):
     """Take an entry away, which only a full sweep finds."""
-    broker.remove(broker.shard_of(f"s{row.pk}", row.queue), [(f"s{row.pk}", 10**15, "")])
+    broker.remove(broker.get_shard(f"s{row.pk}", row.queue), [(f"s{row.pk}", 10**15, "")])
     assert absent(broker, row)
 
 
 def set_due(broker, row, part, value):
-    place = broker.shard_of(f"s{row.pk}", row.queue)
+    place = broker.get_shard(f"s{row.pk}", row.queue)
     name = f"{{{broker.config.prefix}:{place}}}:{part}"
     if part == "due":
         broker.client.zadd(name, {f"s{row.pk}": value})
@@ -55,7 +55,7 @@ def set_due(broker, row, part, value):
 
 def stored(broker):
     """Return the layout in Redis."""
-    return json.loads(broker.layout())
+    return json.loads(broker.read_layout())
 
 
 def at_once(*functions):
@@ -133,14 +133,14 @@ def idle_worker(**options):
 def look(worker):
     """Have a round of the upkeep come to its look, 30 s later."""
     worker.upkeep._due["beat"] = 0.0
-    worker.upkeep.round()
+    worker.upkeep.run_round()
 
 
 def until(worker, condition):
     """Play a worker's loop by hand until this holds."""
 
     def met():
-        worker.round(0.01)
+        worker.run_round(0.01)
         return condition()
 
     wait_until(met)

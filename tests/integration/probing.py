@@ -20,12 +20,12 @@ WORKER = {"queues": ["default", "mail"], "started": 1}
 def build(broker):
     """Take the prefix and call its shards built, as a worker does at its start."""
     sync.check_layout(broker)
-    sync.full_sweep(broker)
+    sync.sweep_fully(broker)
 
 
 def beat(broker, details=WORKER, ago=0.0):
     text = details if isinstance(details, str) else json.dumps(details)
-    broker.heartbeat(broker.now_ms() - int(ago * 1000), text)
+    broker.write_heartbeat(broker.read_now_ms() - int(ago * 1000), text)
 
 
 def ask(*options):
@@ -53,7 +53,7 @@ def text(*options):
 
 
 def key(broker, part, member="s1"):
-    return keys.all_keys(broker.config.prefix, broker.shard_of(member, "default"), "test")[part]
+    return keys.build_keys(broker.config.prefix, broker.get_shard(member, "default"), "test")[part]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def begin(broker):
     """Return the server's time, from which on the times of this test count."""
     global _began
     _began = time.monotonic()
-    return broker.now_ms()
+    return broker.read_now_ms()
 
 
 class about:
@@ -38,7 +38,7 @@ class about:
 
 def listening(broker, names):
     """Subscribe; return a function that gives the hints (place, ms) that were sent since it was last asked."""
-    hints = broker.hints(timeout_seconds=PATIENCE_SECONDS)
+    hints = broker.receive_hints(timeout_seconds=PATIENCE_SECONDS)
     assert next(hints) is None, "it is subscribed"
     last = (Shard("last", 0), 0)
 
@@ -63,7 +63,7 @@ class SeededShard:
 
     def __init__(self, broker):
         self.broker, self.client, self.now = broker, broker.client, begin(broker)
-        self.names = keys.all_keys(broker.config.prefix, PLACE, broker.worker)
+        self.names = keys.build_keys(broker.config.prefix, PLACE, broker.worker)
         self.client.set(self.names["epoch"], "e1")
 
     def seed(self, **parts):
@@ -90,7 +90,7 @@ class SeededShard:
         found = {"due": self._scores("due", "jobs")}
         for part in HASHES:
             values = self.client.hgetall(self.names[part])
-            found[part] = {broker_module.text(k): broker_module.text(v) for k, v in values.items()}
+            found[part] = {broker_module.decode_text(k): broker_module.decode_text(v) for k, v in values.items()}
         found["point"] = {name: int(value) - self.now for name, value in found["point"].items()}
         found["due"] |= {name: found["point"][name] for name in self.turns()}
         return {part: values for part, values in found.items() if values}
@@ -101,7 +101,7 @@ class SeededShard:
 
     def _scores(self, *parts):
         scores = [pair for part in parts for pair in self.client.zscan_iter(self.names[part])]
-        return {broker_module.text(name): score - self.now for name, score in scores}
+        return {broker_module.decode_text(name): score - self.now for name, score in scores}
 
     def claim(self, request=1, limit=100, lease_ms=LEASE_MS, worker=None):
         broker = self.broker if worker is None else Broker(timeout_seconds=5, worker=worker)

@@ -182,7 +182,7 @@ def hourly(**values: object) -> Schedule:
 
 
 def ran(schedule: Schedule, hour: int, status: str, origin: str = "due") -> None:
-    Run.of(schedule, DAY + timedelta(hours=hour), status=status, origin=origin).save()
+    Run.build_for(schedule, DAY + timedelta(hours=hour), status=status, origin=origin).save()
 
 
 def test_the_page_asks_for_a_time_then_shows_the_points_and_writes_nothing(boss):
@@ -225,7 +225,7 @@ def test_what_the_page_shows_is_what_its_form_orders(boss, broker):
     runs = Run.objects.order_by("due_at")
     points = [(Origin.BACKFILL, DAY + timedelta(hours=hour)) for hour in range(4)]
     assert [(run.origin, run.due_at) for run in runs] == points
-    assert all(view.score_ms is not None for view in broker.views([(f"j{run.pk}", "default") for run in runs]))
+    assert all(view.score_ms is not None for view in broker.read_views([(f"j{run.pk}", "default") for run in runs]))
     assert LogEntry.objects.get().get_change_message() == (
         "Backfill: 4 runs. 2026-03-10 00:00:00 – 2026-03-10 03:00:00 UTC"
     )

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from django_delayq import ledger
 from django_delayq.admin import schedule_history
-from django_delayq.admin.schedule_history import message_of
+from django_delayq.admin.schedule_history import format_message
 from django_delayq.models import Definition, Run, Schedule, kept
 from django_delayq.recurrence.point import utcnow
 from django_delayq.sources import declared
@@ -61,7 +61,7 @@ def events(page):
 def listed(page):
     """Return (of what, what) of each line of the audit, the newest first."""
     assert page.status_code == 200
-    return [(entry.object_repr, message_of(entry)) for entry in page.context["cl"].result_list]
+    return [(entry.object_repr, format_message(entry)) for entry in page.context["cl"].result_list]
 
 
 def test_an_edit_keeps_what_it_replaces():
@@ -91,8 +91,8 @@ def test_versions_that_are_the_same_are_one():
     (old,) = row.definitions.all()
     assert (old.since, old.generation) == (generations[0], generations[-1]) and old.is_followed_by(row)
     for generation in generations:
-        assert Definition.objects.of_generation(row.pk, generation) == old
-    assert Definition.objects.of_generation(row.pk, row.generation) is None
+        assert Definition.objects.find_generation(row.pk, generation) == old
+    assert Definition.objects.find_generation(row.pk, row.generation) is None
 
 
 def test_of_each_schedule_the_newest_are_kept(monkeypatch):
@@ -119,7 +119,7 @@ def test_an_update_keeps_them_as_far_as_it_is_of_a_few(monkeypatch, rows):
     else:
         made[0].refresh_from_db()
         made[0].save()
-        assert not Definition.objects.of_generation(made[0].pk, made[0].generation)
+        assert not Definition.objects.find_generation(made[0].pk, made[0].generation)
 
 
 def test_what_is_rolled_back_keeps_nothing_and_what_is_deleted_leaves_nothing():
@@ -280,7 +280,7 @@ def test_a_history_of_any_length_costs_the_same(boss):
 
 def test_a_run_shows_the_definition_that_it_ran_with(boss):
     row = make(**SECRET)
-    run = Run.of(row, utcnow(), status="succeeded")
+    run = Run.build_for(row, utcnow(), status="succeeded")
     run.save()
     address = f"/admin/django_delayq/run/{run.pk}/change/"
     page = boss.get(address)
@@ -301,7 +301,7 @@ def test_a_run_shows_the_definition_that_it_ran_with(boss):
 
 def test_every_act_of_an_operator_is_in_the_list(boss, built):
     row = make(cron="0 9 * * *")
-    running = Run.of(row, utcnow(), status="running", started_at=utcnow())
+    running = Run.build_for(row, utcnow(), status="running", started_at=utcnow())
     running.save()
     boss.post(f"{LIST}{row.pk}/pause/", {"reason": "why"})
     boss.post(f"{RUNS}{running.pk}/stop/")
@@ -359,7 +359,7 @@ def test_a_history_is_read_page_by_page_and_nothing_is_left_out(boss, monkeypatc
 
 def test_everybody_sees_what_they_may_see_and_changes_nothing(boss):
     row = make()
-    running = Run.of(row, utcnow(), status="running", started_at=utcnow())
+    running = Run.build_for(row, utcnow(), status="running", started_at=utcnow())
     running.save()
     boss.post(f"{LIST}{row.pk}/pause/")
     boss.post(f"/admin/django_delayq/run/{running.pk}/stop/")

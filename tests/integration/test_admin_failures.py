@@ -28,7 +28,7 @@ def fail(row, ago=MINUTE, reason="RuntimeError: no luck", status="failed", **val
     at = utcnow() - ago
     due_at = at - timedelta(milliseconds=next(_points))
     error = values.pop("error", f"Traceback\n{reason}")
-    run = Run.of(row, due_at, status=status, reason=reason, error=error, finished_at=at, created_at=at, **values)
+    run = Run.build_for(row, due_at, status=status, reason=reason, error=error, finished_at=at, created_at=at, **values)
     run.save()
     return run
 

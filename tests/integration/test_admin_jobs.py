@@ -72,7 +72,7 @@ def labels(client, run):
 
 def test_jobs_and_runs_of_schedules_are_one_list_the_newest_first(viewer):
     schedule = make("nightly")
-    Run.of(schedule, utcnow() - LATER, status="succeeded").save()
+    Run.build_for(schedule, utcnow() - LATER, status="succeeded").save()
     run, died, waits = Run.objects.get(), make_job(), waiting()
     assert listed(viewer) == [waits.pk, died.pk, run.pk]
     assert listed(viewer, origin__exact="job") == [waits.pk, died.pk]
@@ -95,7 +95,7 @@ def test_what_is_late_says_so_and_why_it_waits(viewer):
 @pytest.mark.parametrize("long", [False, True])
 def test_a_job_is_found_by_its_id_and_its_task(viewer, monkeypatch, long):
     schedule = make("note it", task="tests.app.tasks.fail")
-    Run.of(schedule, utcnow(), status="succeeded").save()
+    Run.build_for(schedule, utcnow(), status="succeeded").save()
     one, other = make_job(), make_job(task="tests.app.tasks.note")
     if long:
         monkeypatch.setattr(base, "MOST_COUNTED", 2)
@@ -116,9 +116,9 @@ def test_arguments_are_for_users_who_may_see_them_and_without_secrets(viewer, re
 
 
 def test_a_job_is_shown_whole_and_without_its_secrets(reader, monkeypatch):
-    known = registry.parameters_of(tasks.note.module_path)
+    known = registry.find_parameters(tasks.note.module_path)
     named = [item.replace(name="api_key") if item.name == "text" else item for item in known]
-    monkeypatch.setattr(registry, "parameters_of", lambda path: named)
+    monkeypatch.setattr(registry, "find_parameters", lambda path: named)
     error = f"Traceback\nRuntimeError: {SECRET} refused, password=x{SECRET}, {HOSTILE}"
     job = make_job(HOSTILE, SECRET, task="tests.app.tasks.note", error=error, priority=9, kwargs={"seconds": 1.5})
     Output.objects.create(run=job, attempt=1, text=f"{HOSTILE} was said")
@@ -179,7 +179,7 @@ def test_the_buttons_are_those_of_the_status_and_the_permissions(boss, viewer, v
     job = make_job(**values)
     assert labels(boss, job) == wanted
     assert labels(viewer, job) == [] and viewer.get(RUNS).context["action_form"] is None
-    run = Run.of(make(), values.pop("due_at", utcnow()), **values)
+    run = Run.build_for(make(), values.pop("due_at", utcnow()), **values)
     run.save()
     assert labels(boss, run) == [label for label in wanted if label == "Stop"], "the rest is for jobs"
 

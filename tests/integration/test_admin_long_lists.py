@@ -48,7 +48,7 @@ def make_runs(count: int, **values: object) -> None:
     for number in range(count):
         origin = ("due", "manual")[number % 2]
         due = NOON + timedelta(minutes=number // 2)
-        run = Run.of(schedule, due, **{"status": "succeeded", "origin": origin, **values})
+        run = Run.build_for(schedule, due, **{"status": "succeeded", "origin": origin, **values})
         run.schedule_name = f"r{number}"
         run.save()
 
@@ -77,7 +77,7 @@ def test_each_row_is_on_one_page_in_the_order_that_is_asked_for(boss, monkeypatc
 def test_a_long_list_is_searched_and_sorted_by_name_and_narrowed_by_key(boss):
     rows = make_some()
     assert names(boss.get(f"{LIST}?q=s1")) == ["s1"] and names(boss.get(f"{LIST}?q=1")) == []
-    assert re.findall(r"sortable column-(\w+)", boss.get(LIST).content.decode()) == ["shown_name"]
+    assert re.findall(r"sortable column-(\w+)", boss.get(LIST).content.decode()) == ["name_column"]
     Schedule._base_manager.filter(pk=rows[4].pk).update(name="z")
     assert names(boss.get(f"{LIST}?state=finished")) == ["z", "s5"]
 
@@ -101,7 +101,7 @@ def test_a_long_list_is_counted_up_to_a_number_and_a_short_one_to_its_end(boss):
 def test_a_long_ledger_is_searched_by_schedules(boss, monkeypatch):
     make_runs(5)
     other = make("Other")
-    Run.of(other, NOON, status="failed").save()
+    Run.build_for(other, NOON, status="failed").save()
     assert names(boss.get(RUNS)) == ["Other", "r4", "r3"]
     assert names(boss.get(f"{RUNS}?q=Oth")) == ["Other"]
     assert names(boss.get(f"{RUNS}?q=r1")) == [], "only schedules are looked through"
@@ -117,9 +117,9 @@ def test_the_queues_are_those_in_use(boss):
     Schedule._base_manager.update(queue="former")
     assert "?queue=former" in boss.get(LIST).content.decode()
     make("t", task="tests.app.tasks.add", args=[1])
-    used = Schedule.objects.used(5)
+    used = Schedule.objects.read_used_names(5)
     assert used == {"queue": ["default", "former"], "task": ["tests.app.tasks.add", "tests.app.tasks.noop"], "tag": []}
-    assert Schedule.objects.used(1)["task"] == ["tests.app.tasks.add"], "no more than are asked for"
+    assert Schedule.objects.read_used_names(1)["task"] == ["tests.app.tasks.add"], "no more than are asked for"
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="asks SQLite, which takes a partial index only by its words")

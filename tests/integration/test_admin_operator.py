@@ -30,7 +30,7 @@ MOST = 15
 
 def beat(broker, *queues):
     """Let the test's worker say that it is there."""
-    broker.heartbeat(broker.now_ms(), json.dumps({"queues": queues, "started": 0, "threads": 8}))
+    broker.write_heartbeat(broker.read_now_ms(), json.dumps({"queues": queues, "started": 0, "threads": 8}))
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def alive(built):
 
 def running(schedule, worker, ago=5 * MINUTE, **values):
     at = utcnow() - ago
-    run = Run.of(schedule, at, status="running", worker=worker, claimed_at=at, started_at=at, **values)
+    run = Run.build_for(schedule, at, status="running", worker=worker, claimed_at=at, started_at=at, **values)
     run.save()
     return run
 
 
 def not_run(schedule, at, status="skipped", **values):
-    run = Run.of(schedule, at, status=status, **values)
+    run = Run.build_for(schedule, at, status=status, **values)
     run.save()
     return run
 
@@ -94,7 +94,7 @@ def test_one_cause_is_one_problem(boss, broker):
     sync.check_layout(broker)
     make_due(broker, make(cron=DAILY_CRON), timedelta(hours=3))
     make("other", queue="mail")
-    sync.full_sweep(broker)
+    sync.sweep_fully(broker)
     page = text_of(boss.get(GLANCE))
     assert page.count("problem ") == 1 and "No worker runs, so nothing starts." in page, page
     beat(broker, "mail")
@@ -127,7 +127,7 @@ def test_what_a_person_should_look_at_is_told_with_a_way_there(boss, alive):
 
 
 def test_what_seems_stuck_comes_first_and_is_counted(boss, alive):
-    name = next(iter(alive.workers()))
+    name = next(iter(alive.read_workers()))
     well, endless, deaf = make("well"), make("endless", timeout=MINUTE), make("deaf")
     running(well, name, ago=9 * MINUTE)
     running(make("taken"), name, reclaims=2)

@@ -41,7 +41,7 @@ def in_redis(broker, at: datetime, counted: Counts) -> None:
 def alive(built):
     """A worker that has just said so, in an index that is built."""
     details = {"queues": ["default", "mail"], "started": 0, "threads": 8, "running": 3, "held": 4, "memory_mb": 61}
-    built.heartbeat(built.now_ms(), json.dumps(details))
+    built.write_heartbeat(built.read_now_ms(), json.dumps(details))
     return built
 
 
@@ -121,7 +121,7 @@ def test_a_worker_tells_how_busy_it_is(broker):
 @pytest.fixture
 def well(built):
     """A built prefix with a live worker for the queue `default`."""
-    built.heartbeat(built.now_ms(), json.dumps({"queues": ["default"]}))
+    built.write_heartbeat(built.read_now_ms(), json.dumps({"queues": ["default"]}))
     return built
 
 
@@ -144,7 +144,7 @@ def test_the_list_says_that_all_is_well_with_the_numbers(boss, well):
 def test_differences_is_a_number(boss, well):
     row = make("a")
     for part in ("due", "point", "gen"):
-        name = keys.all_keys(well.config.prefix, well.shard_of(f"s{row.pk}", "default"))[part]
+        name = keys.build_keys(well.config.prefix, well.get_shard(f"s{row.pk}", "default"))[part]
         well.client.delete(name)
     shown = health(boss)
     assert "1 difference<" in shown and "1 problem<" in shown

@@ -162,7 +162,7 @@ def test_nobody_can_write_the_ledger(boss):
 
 def test_a_failed_run_can_be_run_again(boss, viewer):
     row = make("again")
-    run = Run.of(row, utcnow(), status="failed")
+    run = Run.build_for(row, utcnow(), status="failed")
     run.save()
     page = boss.get(f"{RUNS}{run.pk}/change/").content.decode()
     again = reverse("admin:django_delayq_schedule_run_now", args=[row.pk])

@@ -25,7 +25,7 @@ def test_a_saved_schedule_is_mirrored_and_has_its_point_in_redis(boss, broker):
         timedelta(seconds=90), timedelta(minutes=15), timedelta(0),
     )  # fmt: skip
     assert schedule.generation == schedule.synced_generation
-    assert broker.views([(f"s{schedule.pk}", "default")])[0].point_ms is not None
+    assert broker.read_views([(f"s{schedule.pk}", "default")])[0].point_ms is not None
     assert len(texts(response)) == 1
 
 

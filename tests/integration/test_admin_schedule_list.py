@@ -43,8 +43,8 @@ def test_redis_is_asked_once_for_a_list_of_any_length(boss, monkeypatch):
 
 def test_the_list_says_running_overdue_and_missing(boss, broker):
     running, late, lost = make("running"), make("late"), make("lost")
-    place = broker.shard_of(f"s{late.pk}", "default")
-    names = keys.all_keys(broker.config.prefix, place)
+    place = broker.get_shard(f"s{late.pk}", "default")
+    names = keys.build_keys(broker.config.prefix, place)
     due, point, lease = names["due"], names["point"], names["lease"]
     broker.client.hset(lease, f"s{running.pk}", "w:1")
     past = to_ms(datetime.now(UTC) - timedelta(minutes=1))
@@ -60,7 +60,7 @@ def test_the_list_says_running_overdue_and_missing(boss, broker):
 
 def test_garbage_in_redis_does_not_break_the_list(boss, broker):
     schedule = make()
-    point = keys.all_keys(broker.config.prefix, broker.shard_of(f"s{schedule.pk}", "default"))["ready"]
+    point = keys.build_keys(broker.config.prefix, broker.get_shard(f"s{schedule.pk}", "default"))["ready"]
     for garbage in ("9" * 300, "nan", "x", "999999999999999999"):
         broker.client.hset(point, f"s{schedule.pk}", garbage)
         assert boss.get(LIST).status_code == 200
@@ -113,8 +113,8 @@ def test_the_newest_outcomes_are_a_picture_with_words(boss):
     row, other = make("a"), make("b")
     for number in range(25):
         status = "failed" if number in (0, 24) else "succeeded"
-        Run.of(row, datetime(2026, 5, 4, 9, number, tzinfo=UTC), status=status).save()
-    Run.of(other, datetime(2026, 5, 4, 9, 0, tzinfo=UTC), status="skipped").save()
+        Run.build_for(row, datetime(2026, 5, 4, 9, number, tzinfo=UTC), status=status).save()
+    Run.build_for(other, datetime(2026, 5, 4, 9, 0, tzinfo=UTC), status="skipped").save()
     Schedule._base_manager.update(pause_reason="")
     ScheduleState.objects.update(last_status="failed")
     page = boss.get(LIST).content.decode()

@@ -127,7 +127,7 @@ def test_failed_jobs_are_counted_for_their_queues(boss, well):
 def test_without_redis_what_is_unknown_is_called_so_and_the_database_tells_the_rest(boss, settings):
     now, good = utcnow(), settings.CACHES
     schedule = make()
-    Run.of(schedule, now, status="failed", claimed_at=now, finished_at=now).save()
+    Run.build_for(schedule, now, status="failed", claimed_at=now, finished_at=now).save()
     make_job(), actions.pause("mail", reason="smtp down", by="admin")
     kill_redis(settings)
     shown, listed, running, told = page(boss, GLANCE), page(boss, LIST), page(boss, NOW), text()

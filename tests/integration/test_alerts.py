@@ -262,7 +262,7 @@ def test_schedules_that_fail_are_broken_or_have_an_unknown_task_are_told_of_by_o
 
 
 def test_problems_of_a_queue_and_failed_jobs_are_told_by_queue(told, broker):
-    broker.farewell()
+    broker.remove_heartbeat()
     lose_workers(broker)
     schedule("s")
     job = make_job(queue="mail")
@@ -549,7 +549,7 @@ def state(row, next_due, **values):
 
 def ran(row, minutes_ago, status, **values):
     values = {"due_at": utcnow() - timedelta(minutes=minutes_ago), **values}
-    Run.of(row, values.pop("due_at"), status=status, **values).save()
+    Run.build_for(row, values.pop("due_at"), status=status, **values).save()
     ScheduleState.objects.filter(schedule=row).update(last_status=status)
 
 

@@ -7,7 +7,7 @@ import pytest
 from django_delayq import ledger, sync
 from django_delayq.calls.attempt import NOT_ENDED
 from django_delayq.index import Broker
-from django_delayq.ledger import attempts_of
+from django_delayq.ledger import list_attempts
 from django_delayq.models import Run, Schedule, Status
 from django_delayq.recurrence import to_ms
 from tests.integration import mirroring
@@ -26,7 +26,7 @@ def schedule(task="noop", **values):
 def running(broker, row, **values):
     """Insert the open row of a point that is due, as a worker leaves it."""
     known = {"status": Status.RUNNING, "fence": "old", "worker": "w-old", "claimed_at": BEGAN, "started_at": BEGAN}
-    run = Run.of(row, make_due(broker, row), **{**known, **values})
+    run = Run.build_for(row, make_due(broker, row), **{**known, **values})
     run.save()
     return run
 
@@ -39,7 +39,7 @@ def retrying(broker, row):
 def claimed_by_the_dead(broker):
     """Have a worker claim what is due and die; return when that was."""
     dead = Broker(timeout_seconds=5, worker="dead")
-    claim = dead.claim(dead.shards()[0], limit=10, lease_ms=0, request=1)
+    claim = dead.claim(dead.list_shards()[0], limit=10, lease_ms=0, request=1)
     dead.close()
     return claim.now_ms
 
@@ -52,7 +52,7 @@ def hand_back(worker):
 
 def kept(run):
     run.refresh_from_db()
-    return attempts_of(run)
+    return list_attempts(run)
 
 
 FORMER = (1, to_ms(BEGAN), to_ms(BEGAN) + 2000, "w-old", "X: y", "Traceback\nX: y")
@@ -63,7 +63,7 @@ def test_a_point_that_succeeds_at_once_keeps_nothing_beside_its_row(broker):
     make_due(broker, schedule())
     run_burst()
     run = Run.objects.get()
-    assert (run.attempts, len(attempts_of(run))) == (None, 1)
+    assert (run.attempts, len(list_attempts(run))) == (None, 1)
     assert list(Run.objects.filter(attempts__isnull=True)) == [run], "no value at all"
 
 
@@ -73,7 +73,7 @@ def test_each_attempt_of_a_point_is_kept_with_its_times_its_worker_and_its_trace
     run = Run.objects.get()
     assert (run.status, run.attempt, run.error, len(run.attempts)) == (Status.SUCCEEDED, 3, "", 2)
     assert (run.result, run.schedule.state.run_count) == ("attempt 3", 1)
-    found = attempts_of(run)
+    found = list_attempts(run)
     assert [(each.number, each.title) for each in found] == [
         (1, "RuntimeError: attempt 1 fails"), (2, "RuntimeError: attempt 2 fails"), (3, ""),
     ]  # fmt: skip
@@ -91,7 +91,7 @@ def test_a_point_that_fails_for_good_has_its_last_attempt_in_its_row(broker, tmp
     run = Run.objects.get()
     assert (run.status, run.attempt, len(run.attempts)) == (Status.FAILED, 2, 1)
     assert (tmp_path / "f").read_text() == "xx"
-    assert [each.title for each in attempts_of(run)] == [f"RuntimeError: attempt {n} fails" for n in (1, 2)]
+    assert [each.title for each in list_attempts(run)] == [f"RuntimeError: attempt {n} fails" for n in (1, 2)]
     assert "attempt 2 fails" in run.error
     assert mirroring.view(broker, run.schedule).point_ms == to_ms(run.due_at + DAY), "its schedule goes on"
 
@@ -118,8 +118,8 @@ def test_a_take_over_of_a_retry_is_kept_behind_the_attempt_that_failed(broker):
     worker.tick()  # writes that it runs, and dies
     run.refresh_from_db()
     assert (run.status, run.error, run.reason, run.finished_at) == (Status.RUNNING, "", "", None)
-    assert [tuple(each) for each in attempts_of(run)][:1] == [FORMER]
-    assert attempts_of(run)[-1][2:] == (None, worker.options.name, "", ""), "it runs"
+    assert [tuple(each) for each in list_attempts(run)][:1] == [FORMER]
+    assert list_attempts(run)[-1][2:] == (None, worker.options.name, "", ""), "it runs"
     worker.broker.close()
     mirroring.set_due(broker, run.schedule, "due", 1)
     run_burst()
@@ -135,7 +135,7 @@ def test_of_a_worker_that_died_before_it_wrote_anything_its_claim_is_kept(broker
     claimed_ms = claimed_by_the_dead(broker)
     run_burst()
     run = Run.objects.get()
-    lost, last = attempts_of(run)
+    lost, last = list_attempts(run)
     assert (run.status, run.reclaims) == (Status.SUCCEEDED, 1)
     assert (lost.worker, lost.finished, lost.title, last.title) == ("", None, NOT_ENDED, "")
     assert abs(lost.started - claimed_ms) <= 1
@@ -182,7 +182,7 @@ def test_what_was_inserted_and_handed_back_tells_of_the_one_who_died_not_of_the_
 
 def closed_by_pause(broker, run):
     Schedule.objects.get().pause()
-    sync.full_sweep(broker)
+    sync.sweep_fully(broker)
     run_burst()
 
 
@@ -213,7 +213,7 @@ def test_a_point_that_was_never_executed_has_no_attempts(broker):
     row = schedule()
     point = make_due(broker, row)
     for number, status in enumerate((Status.SKIPPED, Status.QUEUED)):
-        run = Run.of(row, point + timedelta(seconds=number), status=status, started_at=None)
-        assert attempts_of(run) == []
+        run = Run.build_for(row, point + timedelta(seconds=number), status=status, started_at=None)
+        assert list_attempts(run) == []
         ledger.keep_former(run)
         assert run.attempts is None

@@ -10,7 +10,7 @@ import redis
 from redis.crc import key_slot
 
 from django_delayq.embedded import EmbeddedServer
-from django_delayq.index import Broker, Definition, Settlement, Shard, keys, scripts
+from django_delayq.index import Broker, EntryDefinition, Settlement, Shard, keys, scripts
 from django_delayq.index import broker as broker_module
 from django_delayq.index.connection import DamagedKeys
 from tests.integration.shard import LEASE_MS, PLACE, SeededShard, about, listening, names_of
@@ -84,7 +84,7 @@ def entry(parts):
                          cases([*UPSERTED, *UPSERTED_AMISS]))  # fmt: skip
 def test_upsert(shard, seed, generation, mode, expected, result, after):
     seed_entry(shard, seed)
-    item = Definition("s1", generation, shard.now + 50_000, shard.now + 51_000, expected)
+    item = EntryDefinition("s1", generation, shard.now + 50_000, shard.now + 51_000, expected)
     assert shard.broker.upsert(PLACE, [item], mode=mode) == [result]
     assert shard.state() == entry(after)
 
@@ -112,28 +112,30 @@ ROWS = [
 @pytest.mark.parametrize("member", ["r1", "j1"])
 def test_a_row(shard, member, seed, mode, result, after):
     shard.seed(**{part: {member: value} for part, value in seed.items()})
-    item = Definition(member, 7, shard.now + 50_000, shard.now + 51_000)
+    item = EntryDefinition(member, 7, shard.now + 50_000, shard.now + 51_000)
     assert shard.broker.upsert(PLACE, [item], mode=mode) == [result]
     assert shard.state() == {part: {member: about(v) if part == "due" else v} for part, v in after.items()}
 
 
 def test_a_row_that_was_handed_back_after_a_lapsed_lease_is_moved_and_keeps_the_mark(shard):
     shard.seed(due={"j1": 5000}, point={"j1": -9000}, gen={"j1": 7}, lease={"j1": "-"})
-    item = Definition("j1", 7, shard.now + 50_000, shard.now + 51_000)
+    item = EntryDefinition("j1", 7, shard.now + 50_000, shard.now + 51_000)
     assert shard.broker.upsert(PLACE, [item], mode="move") == ["MOVED"]
     assert shard.state()["lease"] == {"j1": "-"}
     assert shard.broker.remove(PLACE, [("j1", 7, "")], gone=True) == ["REMOVED"]
 
 
 def test_a_row_that_wakes_at_once_is_due_by_the_servers_clock(shard):
-    assert shard.broker.upsert(PLACE, [Definition("j1", 7, shard.now + 90_000, 0, priority=5)], mode="new") == ["NEW"]
+    assert shard.broker.upsert(PLACE, [EntryDefinition("j1", 7, shard.now + 90_000, 0, priority=5)], mode="new") == [
+        "NEW"
+    ]
     assert names_of(shard.claim()) == ["j1"]
     assert shard.state()["priority"] == {"j1": "5"}
 
 
 def test_a_priority_that_is_none_any_more_is_forgotten(shard):
     for generation, priority in ((7, 5), (8, -5), (9, 0)):
-        shard.broker.upsert(PLACE, [Definition("s1", generation, shard.now + 9, shard.now + 9, priority=priority)])
+        shard.broker.upsert(PLACE, [EntryDefinition("s1", generation, shard.now + 9, shard.now + 9, priority=priority)])
         assert shard.state().get("priority", {}).get("s1", "0") == str(priority)
 
 
@@ -192,12 +194,12 @@ def test_a_scan_tells_the_members_and_what_lost_members_left(shard):
 
 def test_any_number_of_items_goes_in_parts_and_the_replies_come_in_their_order(shard, monkeypatch):
     monkeypatch.setattr(broker_module, "SCRIPT_PART", 2)
-    items = [Definition(f"s{n}", 7, shard.now + n, shard.now + n) for n in range(5)]
+    items = [EntryDefinition(f"s{n}", 7, shard.now + n, shard.now + n) for n in range(5)]
     assert shard.broker.upsert(PLACE, items[3:]) == ["NEW", "NEW"]
     assert shard.broker.upsert(PLACE, items) == ["NEW", "NEW", "NEW", "SAME", "SAME"]
     gone = [(item.member, 8, "") for item in items[1:]]
     assert shard.broker.remove(PLACE, [*gone, ("s9", 8, "")], gone=True) == ["REMOVED"] * 4 + ["GONE"]
-    rows = [Definition(name, 7, 1, 1) for name in ("s0", "r1", "r2")]
+    rows = [EntryDefinition(name, 7, 1, 1) for name in ("s0", "r1", "r2")]
     assert shard.broker.upsert(PLACE, rows, mode="new") == ["SAME", "NEW", "NEW"]
     assert shard.broker.upsert(PLACE, []) == shard.broker.remove(PLACE, []) == []
 
@@ -205,16 +207,16 @@ def test_any_number_of_items_goes_in_parts_and_the_replies_come_in_their_order(s
 def test_parts_run_once_each_on_a_server_that_has_forgotten_the_script(shard, monkeypatch):
     monkeypatch.setattr(broker_module, "SCRIPT_PART", 1)
     shard.client.script_flush()
-    assert shard.broker.upsert(PLACE, [Definition(f"r{n}", 1, 1, 1) for n in range(3)]) == ["NEW"] * 3
+    assert shard.broker.upsert(PLACE, [EntryDefinition(f"r{n}", 1, 1, 1) for n in range(3)]) == ["NEW"] * 3
     shard.client.script_flush()
-    assert [stats.members for stats in shard.broker.stats([PLACE, Shard("default", 1)])] == [3, 0]
+    assert [stats.members for stats in shard.broker.read_stats([PLACE, Shard("default", 1)])] == [3, 0]
 
 
 def test_an_error_in_one_part_is_raised(shard, monkeypatch):
     monkeypatch.setattr(broker_module, "SCRIPT_PART", 1)
     shard.client.set(shard.names["attempts"], "foreign")
     with pytest.raises(DamagedKeys):
-        shard.broker.upsert(PLACE, [Definition(f"s{n}", 7, 5, 5) for n in range(3)])
+        shard.broker.upsert(PLACE, [EntryDefinition(f"s{n}", 7, 5, 5) for n in range(3)])
 
 
 # -- the epoch
@@ -227,14 +229,14 @@ def test_a_building_mark_that_never_ends_counts_as_absent(shard):
     assert shard.broker.swap_epochs([PLACE], None, "e3") == [False]
     shard.client.set(shard.names["epoch"], "building:abc", px=60_000)
     assert shard.broker.swap_epochs([PLACE], None, "e3") == [False]
-    assert shard.broker.epochs([PLACE]) == ["building:abc"]
+    assert shard.broker.read_epochs([PLACE]) == ["building:abc"]
 
 
 # -- hints
 
 HINTS = [
-    ("job", lambda b, now: b.upsert(PLACE, [Definition("j1", 1, now + 5, now + 5)], mode="new")),
-    ("upsert", lambda b, now: b.upsert(PLACE, [Definition("r1", 1, now + 5, now + 5)])),
+    ("job", lambda b, now: b.upsert(PLACE, [EntryDefinition("j1", 1, now + 5, now + 5)], mode="new")),
+    ("upsert", lambda b, now: b.upsert(PLACE, [EntryDefinition("r1", 1, now + 5, now + 5)])),
     ("settle", lambda b, now: b.settle(PLACE, [Settlement("s1", "f", "next", now + 5, 7, now + 5)])),
     ("release", lambda b, now: b.settle(PLACE, [Settlement("s1", "f", "release", 5)])),
     ("retry", lambda b, now: b.settle(PLACE, [Settlement("s1", "f", "retry", 5)])),
@@ -277,9 +279,9 @@ def test_each_script_belongs_to_exactly_one_method():
 
 def test_all_keys_of_a_place_share_one_hash_tag_and_no_place_shares_it_with_another(broker):
     places = [Shard("default", 0), Shard("default", 1), Shard("mail", 0)]
-    more = [(keys.counts_key, 7), (keys.counts_key, "minutes")]
+    more = [(keys.build_counts_key, 7), (keys.build_counts_key, "minutes")]
     names = [
-        {*keys.all_keys("p:q", place, "host:1").values(), *(make("p:q", place, name) for make, name in more)}
+        {*keys.build_keys("p:q", place, "host:1").values(), *(make("p:q", place, name) for make, name in more)}
         for place in places
     ]
     assert [len({key_slot(name.encode()) for name in group}) for group in names] == [1, 1, 1]
@@ -292,22 +294,22 @@ def test_all_keys_of_a_place_share_one_hash_tag_and_no_place_shares_it_with_anot
 def test_replies_that_are_str_mean_the_same_as_bytes(prefix):
     with EmbeddedServer() as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
         shard = SeededShard(Broker(timeout_seconds=5, worker="test", client=client))
-        assert shard.broker.upsert(PLACE, [Definition("s1", 7, shard.now - 5, shard.now - 5)]) == ["NEW"]
-        assert shard.broker.epochs([PLACE]) == ["e1"]
-        assert shard.broker.heads([PLACE]) == [shard.now - 5]
+        assert shard.broker.upsert(PLACE, [EntryDefinition("s1", 7, shard.now - 5, shard.now - 5)]) == ["NEW"]
+        assert shard.broker.read_epochs([PLACE]) == ["e1"]
+        assert shard.broker.read_heads([PLACE]) == [shard.now - 5]
         claim = shard.claim()
         (item,) = claim.entries
         assert (item.member, item.point_ms, item.generation, item.lapsed) == ("s1", shard.now - 5, 7, False)
-        view = shard.broker.views([("s1", "default")])[0]
+        view = shard.broker.read_views([("s1", "default")])[0]
         assert (view.point_ms, view.generation, view.leased) == (shard.now - 5, 7, True)
         assert shard.broker.renew(PLACE, [("s1", "other")], lease_ms=1) == {"s1"}
         assert set().union(*shard.broker.scan(PLACE)) == {"s1"}
         assert shard.broker.settle(PLACE, [Settlement("s1", claim.holder, "drop", 0, 7)]).replies == [1]
         assert shard.broker.remove(PLACE, [("s1", 8, "")]) == ["GONE"]
         shard.broker.claim_layout("{}")
-        assert shard.broker.layout() == "{}"
-        shard.broker.heartbeat(5, "{}")
-        assert shard.broker.workers() == {"test": (5, "{}")}
+        assert shard.broker.read_layout() == "{}"
+        shard.broker.write_heartbeat(5, "{}")
+        assert shard.broker.read_workers() == {"test": (5, "{}")}
 
 
 # -- damage: what garbage and foreign types under our keys may not do to scripts and reads
@@ -323,7 +325,7 @@ def test_a_key_of_a_foreign_type_is_named_deleted_and_rebuilt(shard, part):
         shard.client.set(shard.names[part], "foreign")
     with pytest.raises(DamagedKeys, match="foreign type"):
         shard.claim()
-        shard.broker.stats([PLACE])
+        shard.broker.read_stats([PLACE])
         shard.broker.remove(PLACE, [("s1", 9, "")])
     assert shard.broker.repair(PLACE) == [shard.names[part]]
     assert shard.claim().epoch is None
@@ -347,14 +349,14 @@ def test_garbage_values_stop_no_script(shard, value):
     assert broker.settle(PLACE, [Settlement("s1", claim.holder, "retry")]).replies == [1]
     again = shard.claim(request=10**12 + 1)
     assert names_of(again) == ["s1"]
-    broker.upsert(PLACE, [Definition(name, shard.now, point, point) for name in ("s1", "s2", "s3")], mode="reset")
-    broker.views([("s1", "default")])
-    broker.stats([PLACE])
+    broker.upsert(PLACE, [EntryDefinition(name, shard.now, point, point) for name in ("s1", "s2", "s3")], mode="reset")
+    broker.read_views([("s1", "default")])
+    broker.read_stats([PLACE])
     items = [
         Settlement(name, holder, "drop", 0, 10**41) for name, holder in (("s1", again.holder), ("s2", claim.holder))
     ]
     assert broker.settle(PLACE, items).replies == [1, 1]
-    assert broker.upsert(PLACE, [Definition("s3", shard.now, 1, 1)], mode="new") == ["SAME"]
+    assert broker.upsert(PLACE, [EntryDefinition("s3", shard.now, 1, 1)], mode="new") == ["SAME"]
     assert broker.remove(PLACE, [("s3", 10**41, str(value))]) != ["OLD"]
 
 
@@ -369,9 +371,9 @@ def test_garbage_numbers_are_told_as_unknown(shard, value):
 def test_a_garbage_generation_is_replaced_by_the_next_sweep(shard, value):
     """What a sweep sees must be what it can name to have it forced down."""
     shard.member("s1", due=60_000, gen=value)
-    seen = shard.broker.views([("s1", "default")])[0].generation
+    seen = shard.broker.read_views([("s1", "default")])[0].generation
     expected = str(seen) if seen is not None and seen > shard.now else ""
-    item = Definition("s1", shard.now, shard.now + 50_000, shard.now + 50_000, expected)
+    item = EntryDefinition("s1", shard.now, shard.now + 50_000, shard.now + 50_000, expected)
     shard.broker.upsert(PLACE, [item], mode="reset")
     assert shard.state()["gen"] == {"s1": str(shard.now)}
 
@@ -402,11 +404,11 @@ def test_a_garbage_member_cannot_bring_another_twice(shard):
 def test_keys_of_the_whole_prefix_are_repaired_too(broker, name):
     key = f"{broker.config.prefix}:{name}"
     broker.client.rpush(key, "foreign")
-    for place in broker.shards():
+    for place in broker.list_shards():
         broker.repair(place)
     broker.claim_layout("{}")
-    broker.heartbeat(1, "{}")
-    assert broker.workers() == {"test": (1, "{}")}
+    broker.write_heartbeat(1, "{}")
+    assert broker.read_workers() == {"test": (1, "{}")}
 
 
 def test_purge_deletes_this_prefix_and_no_other(broker):
@@ -417,7 +419,7 @@ def test_purge_deletes_this_prefix_and_no_other(broker):
         broker.client.set(name, "theirs")
     SeededShard(broker).member("s1")
     broker.claim_layout("{}")
-    broker.heartbeat(1, "{}")
+    broker.write_heartbeat(1, "{}")
     try:
         assert count_keys(broker) == 7
         assert broker.purge() == 7

@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_delayq.index import Definition, Settlement, Shard
+from django_delayq.index import EntryDefinition, Settlement, Shard
 from tests.integration.shard import LEASE_MS, PLACE, about, names_of
 
 # -- claim
@@ -81,28 +81,28 @@ def test_what_waits_for_its_turn_is_in_one_set_only_and_keeps_no_set_alive(shard
     claim = shard.claim(limit=1)
     assert shard.turns() == {"j1": -8999, "j2": -8998, "j3": -8997}
     assert claim.head_ms == claim.now_ms
-    assert shard.broker.heads([PLACE]) == [0]
-    assert [item.score_ms for item in shard.broker.views([("s9", "default"), ("j1", "default")])] == [None, 0]
-    shard.broker.upsert(PLACE, [Definition("j2", 7, shard.now + 500, shard.now + 60_000)], mode="move")
+    assert shard.broker.read_heads([PLACE]) == [0]
+    assert [item.score_ms for item in shard.broker.read_views([("s9", "default"), ("j1", "default")])] == [None, 0]
+    shard.broker.upsert(PLACE, [EntryDefinition("j2", 7, shard.now + 500, shard.now + 60_000)], mode="move")
     assert shard.turns() == {"j1": -8999, "j3": -8997}
     assert names_of(shard.claim(request=2)) == ["j1", "j3"]
     assert not shard.client.exists(shard.names["jobs-ready"])
-    assert shard.broker.stats([PLACE])[0].members == 5
+    assert shard.broker.read_stats([PLACE])[0].members == 5
 
 
 def test_what_comes_while_others_wait_for_their_turn_gets_its_own(shard):
     for n in range(3):
         shard.member(f"j{n}", due=-9000 + n)
     held = shard.claim(limit=1)
-    shard.broker.upsert(PLACE, [Definition("j8", 7, shard.now, 0, priority=9)], mode="new")
-    shard.broker.upsert(PLACE, [Definition("j9", 7, shard.now + 5000, shard.now + 5000, priority=9)], mode="new")
+    shard.broker.upsert(PLACE, [EntryDefinition("j8", 7, shard.now, 0, priority=9)], mode="new")
+    shard.broker.upsert(PLACE, [EntryDefinition("j9", 7, shard.now + 5000, shard.now + 5000, priority=9)], mode="new")
     shard.broker.settle(PLACE, [Settlement("j0", held.holder, "release", 0)])
     assert names_of(shard.claim(request=2)) == ["j8", "j0", "j1", "j2"]
 
 
 def test_an_urgent_job_does_not_wait_behind_what_was_never_claimed(shard):
     seed_jobs(shard, 2000)
-    shard.broker.upsert(PLACE, [Definition("j5000", 7, shard.now, 0, priority=9)], mode="new")
+    shard.broker.upsert(PLACE, [EntryDefinition("j5000", 7, shard.now, 0, priority=9)], mode="new")
     assert names_of(shard.claim(limit=1)) == ["j5000"]
 
 
@@ -204,7 +204,7 @@ def test_without_an_epoch_nothing_is_claimed(shard, empty):
     claim = shard.claim()
     assert (claim.epoch, claim.entries) == (None, ())
     assert shard.state() == before
-    assert shard.broker.epochs([PLACE]) == [None]
+    assert shard.broker.read_epochs([PLACE]) == [None]
 
 
 def test_claims_go_on_during_a_rebuild(shard):
@@ -310,7 +310,7 @@ def test_stats_count_without_changing(shard):
     shard.held("s1")
     shard.member("s2", due=-1000)
     shard.member("s3", due=5_000)
-    before, stats = shard.state(), shard.broker.stats([PLACE])[0]
+    before, stats = shard.state(), shard.broker.read_stats([PLACE])[0]
     assert (stats.members, stats.due, stats.leased, stats.head_ms, stats.epoch) == (3, 1, 1, shard.now - 1000, "e1")
     assert stats.now_ms - shard.now == about(0)
     assert shard.state() == before
@@ -320,14 +320,14 @@ def test_the_epoch_is_compared_and_set(shard):
     broker = shard.broker
     assert broker.swap_epochs([PLACE], None, "x") == [False]
     assert broker.swap_epochs([PLACE], "e0", "x") == [False]
-    assert broker.epochs([PLACE]) == ["e1"]
+    assert broker.read_epochs([PLACE]) == ["e1"]
     assert broker.swap_epochs([PLACE], "e1", "building:b", ttl_ms=60_000) == [True]
     assert 0 < shard.client.pttl(shard.names["epoch"]) <= 60_000
     assert broker.swap_epochs([PLACE], "building:b", "b") == [True]
     assert shard.client.pttl(shard.names["epoch"]) == -1
     shard.client.delete(shard.names["epoch"])
     assert broker.swap_epochs([PLACE], None, "new") == [True]
-    assert broker.epochs([PLACE, Shard("mail", 0)]) == ["new", None]
+    assert broker.read_epochs([PLACE, Shard("mail", 0)]) == ["new", None]
 
 
 # -- many at once
@@ -340,7 +340,7 @@ def test_every_script_takes_a_whole_batch(shard):
     def settled(claim, *what):
         return broker.settle(PLACE, [Settlement(name, claim.holder, *what) for name in members]).replies == [1] * size
 
-    assert broker.upsert(PLACE, [Definition(name, 1, past, past) for name in members]) == ["NEW"] * size
+    assert broker.upsert(PLACE, [EntryDefinition(name, 1, past, past) for name in members]) == ["NEW"] * size
     claim = shard.claim(limit=size)
     assert sorted(names_of(claim)) == sorted(members)
     assert shard.claim(limit=size).entries == claim.entries
@@ -353,7 +353,7 @@ def test_every_script_takes_a_whole_batch(shard):
     assert settled(shard.claim(request=4, limit=size), "drop", 0, 1)
     assert shard.state() == {}
     ahead = shard.now + 60_000
-    rows = [Definition(f"j{n}", 1, ahead, ahead) for n in range(size)]
+    rows = [EntryDefinition(f"j{n}", 1, ahead, ahead) for n in range(size)]
     assert broker.upsert(PLACE, rows, mode="new") == ["NEW"] * size
     assert broker.remove(PLACE, [(f"j{n}", 1, "") for n in range(size)]) == ["REMOVED"] * size
     assert shard.state() == {}

@@ -41,7 +41,7 @@ def test_what_one_side_writes_the_other_side_reads(zone):
     row = ledger.load_schedules([schedule.pk])[schedule.pk]
     assert parts(schedule, ledger.reading.DEFINITION) == parts(row, ledger.reading.DEFINITION)
     times = {"claimed_at": at, "started_at": at + timedelta(microseconds=1), "finished_at": at}
-    run = RunRow.of(schedule, at, status="succeeded", fence="1.e", worker="w", **times, **ODD)
+    run = RunRow.build_for(schedule, at, status="succeeded", fence="1.e", worker="w", **times, **ODD)
     assert ledger.record([Outcome(run, row)]) == [Won.YES]
     stands = Run.objects.get()
     assert stands.due_at == at
@@ -56,14 +56,14 @@ def test_what_one_side_writes_the_other_side_reads(zone):
 def test_instances_for_others_hold_what_was_read_and_ask_for_the_rest():
     Schedule.objects.create(name="s", description="long", task="tests.app.tasks.noop", kind="cron", cron=YEARLY_CRON)
     schedule = Schedule.objects.get()
-    instance = ledger.as_schedule(ledger.load_schedules([schedule.pk])[schedule.pk])
+    instance = ledger.build_schedule(ledger.load_schedules([schedule.pk])[schedule.pk])
     assert instance == schedule
     assert instance.get_deferred_fields() == {
         "description", "pause_reason", "updated_at", "keep", "keep_last", "expected_within", "declared_key",
         "declaration_gone_at",
     }  # fmt: skip
     assert (instance.description, instance.state.next_due_at) == ("long", schedule.state.next_due_at)
-    run = ledger.as_run(RunRow.of(schedule, schedule.created_at, status="running"))
+    run = ledger.build_run(RunRow.build_for(schedule, schedule.created_at, status="running"))
     assert (run.pk, run._state.adding, run.get_status_display()) == (None, True, "running")
 
 

@@ -93,9 +93,9 @@ def test_clear_does_take_everything_in_the_database_with_it(server, settings):
         assert "delayq.W001" in found()
         broker.claim_layout("{}")
         opened["sessions"].set("a", 1)
-        assert broker.layout() == "{}"
+        assert broker.read_layout() == "{}"
         opened["sessions"].clear()
-        assert broker.layout() is None
+        assert broker.read_layout() is None
 
 
 def test_sentinels_that_nobody_asks_are_an_error():

@@ -14,8 +14,8 @@ from django.core.management import BaseCommand
 
 from django_delayq.calls import registry
 from django_delayq.calls.capture import capture_output
-from django_delayq.calls.commands import command_words
-from django_delayq.calls.commands.child import Process, _program
+from django_delayq.calls.commands import build_words
+from django_delayq.calls.commands.child import Process, _find_program
 from django_delayq.exceptions import InvalidArguments, UnknownTask
 from django_delayq.models import Run, Schedule
 from tests.acceptance.processes import alive
@@ -112,8 +112,8 @@ def test_a_file_of_arguments_is_refused(settings, monkeypatch, tmp_path):
     (tmp_path / "words").write_text("harmless at the check")
     for sign in "@+":
         with pytest.raises(InvalidArguments, match="names a file of arguments"):
-            command_words("filed", ["part", f"{sign}{tmp_path}/words"])
-    assert command_words("filed", ["part", "a@b", "%c"]) == ["filed", "part", "a@b", "%c"]
+            build_words("filed", ["part", f"{sign}{tmp_path}/words"])
+    assert build_words("filed", ["part", "a@b", "%c"]) == ["filed", "part", "a@b", "%c"]
 
 
 def test_the_form_offers_the_names_and_refuses_what_the_command_refuses():
@@ -245,6 +245,6 @@ def test_a_killed_command_fails_with_the_signal(broker, tmp_path):
 
 def test_the_program_of_the_worker_runs_its_commands(monkeypatch):
     monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "dev", "manage.py", "delayq_worker", "--burst"])
-    assert _program() == [sys.executable, "-X", "dev", "manage.py"]
+    assert _find_program() == [sys.executable, "-X", "dev", "manage.py"]
     monkeypatch.setattr(sys, "orig_argv", ["gunicorn"])
-    assert _program() == [sys.executable, "-m", "django"]
+    assert _find_program() == [sys.executable, "-m", "django"]

@@ -10,7 +10,7 @@ from redis.cluster import RedisCluster
 
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerError, BrokerUnavailable
-from django_delayq.index import Broker, ClusterConnectionFactory, connector
+from django_delayq.index import Broker, ClusterConnectionFactory, build_connector
 from tests.faults.harness.shapes import Cluster, free_ports
 from tests.integration.mirroring import attempts
 
@@ -42,7 +42,7 @@ def cluster(tmp_path_factory):
 def test_an_address_that_no_node_of_a_cluster_has_is_refused_before_anything_connects(alias, url):
     alias(url, **CLUSTER)
     with pytest.raises(ImproperlyConfigured, match="only number 0"):
-        connector(timeout_seconds=1)
+        build_connector(timeout_seconds=1)
 
 
 @pytest.mark.django_db
@@ -51,13 +51,13 @@ def test_a_cluster_that_is_away_is_unavailable_and_found_again(alias, cluster):
     alias(f"redis://127.0.0.1:{port}", **CLUSTER)
     broker = Broker(timeout_seconds=1)
     with pytest.raises(BrokerUnavailable, match="cannot be connected"):
-        broker.layout()
+        broker.read_layout()
     alias(cluster.location(), **CLUSTER)
     found = Broker(timeout_seconds=1)
-    assert found.layout() is None
+    assert found.read_layout() is None
     assert isinstance(found.client, RedisCluster)
     found.close()
-    assert found.layout() is None
+    assert found.read_layout() is None
     found.close()
 
 
@@ -66,7 +66,7 @@ def test_a_single_server_is_no_cluster(alias, settings):
     with EmbeddedServer(extra_args=("--port", str(port), "--bind", "127.0.0.1")):
         alias(f"redis://127.0.0.1:{port}", **CLUSTER)
         with pytest.raises(BrokerError, match="take CONNECTION_FACTORY out"):
-            Broker(timeout_seconds=1).layout()
+            Broker(timeout_seconds=1).read_layout()
 
 
 @pytest.mark.django_db  # played beside the other one with a cluster, else that would be started twice
@@ -90,7 +90,7 @@ def test_a_dead_sentinel_holds_up_nobody_for_longer_than_the_timeout(alias, monk
     broker = Broker(timeout_seconds=0.2)
     tried = attempts(monkeypatch)
     with pytest.raises(BrokerUnavailable):
-        broker.layout()
+        broker.read_layout()
     assert set(tried) == {(0.2, 0.2)}
     assert len(tried) == 2, "each Sentinel once"
     assert call_command("check") is None

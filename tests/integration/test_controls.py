@@ -8,8 +8,8 @@ from django.core.management import CommandError
 from django.db import OperationalError
 
 from django_delayq import actions, ledger
-from django_delayq.index import Definition
-from django_delayq.management.commands.delayq_status import as_dict, as_lines
+from django_delayq.index import EntryDefinition
+from django_delayq.management.commands.delayq_status import build_dict, format_lines
 from django_delayq.models import Control, Origin, Run, Schedule
 from django_delayq.monitoring import explain
 from django_delayq.monitoring.snapshot import take_snapshot
@@ -50,8 +50,8 @@ def test_a_lease_that_ran_out_does_not_count(shard):
     for number in range(6):
         shard.member(f"s{number}", due=-1000 + number)
     assert len(claim(shard, 1, 3, lease_ms=1)) == 3
-    ended = shard.broker.now_ms() + 1
-    while shard.broker.now_ms() <= ended:
+    ended = shard.broker.read_now_ms() + 1
+    while shard.broker.read_now_ms() <= ended:
         pass
     assert len(claim(shard, 2, 3)) == 3
     assert claim(shard, 3, 3) == []
@@ -64,7 +64,7 @@ def test_what_was_handed_back_after_a_lapse_does_not_count_while_it_waits(shard)
 
 
 def test_points_and_jobs_of_a_shard_have_one_limit(shard):
-    jobs = [Definition(f"j{number}", 7, shard.now - 1000 + number, 0) for number in range(1, 4)]
+    jobs = [EntryDefinition(f"j{number}", 7, shard.now - 1000 + number, 0) for number in range(1, 4)]
     shard.broker.upsert(PLACE, jobs, mode="new")
     shard.member("s1")
     shard.member("s2")
@@ -135,19 +135,19 @@ def test_entries_of_a_paused_task_wait_and_the_others_of_the_queue_run(broker):
     assert not held.is_finished
     entry = view(broker, row)
     assert not entry.leased
-    assert entry.score_ms > broker.now_ms()
+    assert entry.score_ms > broker.read_now_ms()
 
 
 def test_what_waits_for_a_slot_is_handed_back_when_its_queue_is_paused(broker):
     for number in range(6):
         make_due(broker, schedule(f"s{number}"))
     worker = Worker(WorkerOptions(queues=("default",), threads=1))
-    worker.slots.capacity = lambda: 6 - worker.slots.waiting  # its threads have not started: all of it waits
-    worker.round()
+    worker.slots.get_capacity = lambda: 6 - worker.slots.waiting  # its threads have not started: all of it waits
+    worker.run_round()
     assert worker.slots.waiting == 6
     actions.pause("default")
     worker.controls._read_at = 0.0  # it was half a second ago
-    worker.round()
+    worker.run_round()
     assert worker.slots.waiting == 0
     assert not leased(broker)
 
@@ -155,13 +155,13 @@ def test_what_waits_for_a_slot_is_handed_back_when_its_queue_is_paused(broker):
 def test_what_waits_to_run_alone_is_handed_back_when_its_queue_is_paused(broker):
     make_due(broker, schedule())
     worker = Worker(WorkerOptions(queues=("default",), threads=1))
-    worker.round()
+    worker.run_round()
     (held,) = worker.slots.take_back()
     worker.dispatcher.isolation.add(held)
     worker.timers.put_off(held.shard, 60)  # nothing is about to be claimed
     actions.pause("default")
     worker.controls._read_at = 0.0
-    worker.round()
+    worker.run_round()
     assert not worker.dispatcher.isolation.waiting
     assert not worker.slots.waiting
     assert not leased(broker)
@@ -174,7 +174,7 @@ def test_a_reply_that_is_missing_elsewhere_lets_nothing_of_a_paused_queue_start(
     (here,) = [shard for shard in worker.shards if shard.queue == "default"]
     worker.claims.unanswered.add(here)
     worker.timers.put_off(here, 60)
-    worker.round()
+    worker.run_round()
     assert worker.slots.waiting == 0
 
 
@@ -187,7 +187,7 @@ def test_what_a_lost_reply_had_of_a_paused_queue_is_handed_back(broker):
     worker.claims._request[shard] = 1
     worker.claims.unanswered.add(shard)
     actions.pause("mail")
-    worker.round()
+    worker.run_round()
     assert worker.slots.waiting == 0
     assert not leased(broker)
 
@@ -200,7 +200,7 @@ def test_a_limited_queue_runs_no_more_at_a_time_and_all_in_the_end(broker):
     worker.slots.start()
     seen = 0
     for _ in range(2000):
-        worker.round(0.005)
+        worker.run_round(0.005)
         seen = max(seen, len(worker.keeper))
         if Run.objects.filter(status="succeeded").count() == 9:
             break
@@ -214,12 +214,12 @@ def test_a_limit_is_divided_among_shards(broker, settings):
     actions.limit("default", 9)
     worker = Worker(WorkerOptions(queues=("default", "mail")))
     worker.controls.refresh()
-    assert {worker.controls.most(shard) for shard in worker.shards if shard.queue == "default"} == {2}
-    assert {worker.controls.most(shard) for shard in worker.shards if shard.queue == "mail"} == {None}
+    assert {worker.controls.get_most(shard) for shard in worker.shards if shard.queue == "default"} == {2}
+    assert {worker.controls.get_most(shard) for shard in worker.shards if shard.queue == "mail"} == {None}
     actions.limit("default", 1)
     worker.controls._read_at = 0.0
     worker.controls.refresh()
-    assert {worker.controls.most(shard) for shard in worker.shards if shard.queue == "default"} == {1}
+    assert {worker.controls.get_most(shard) for shard in worker.shards if shard.queue == "default"} == {1}
 
 
 def test_while_the_database_is_away_what_was_known_last_holds(broker, caplog, monkeypatch):
@@ -300,8 +300,8 @@ def test_status_and_explanation_tell_what_is_held_back(broker):
     snapshot = take_snapshot()
     problems = [problem.code for problem in snapshot.problems]
     assert "overdue" not in problems
-    assert "Held back: queue mail: paused (full disk) by bob" in as_lines(snapshot)
-    [told] = as_dict(snapshot)["held_back"]
+    assert "Held back: queue mail: paused (full disk) by bob" in format_lines(snapshot)
+    [told] = build_dict(snapshot)["held_back"]
     assert (told["kind"], told["name"], told["paused"], told["reason"]) == ("queue", "mail", True, "full disk")
     lines = " ".join(explain.explain_state(row, utcnow()))
     assert "waits: queue mail is paused (full disk) by bob" in lines
@@ -329,7 +329,7 @@ def test_a_queue_is_paused_and_resumed_in_the_admin_and_the_history_tells_it(bos
     assert "full disk" in text_of(boss.get(LIST))
     assert "paused (full disk" in text_of(boss.get("/admin/django_delayq/overview/"))
     boss.post(LIST, {"action": "resume", "_selected_action": [row.pk]})
-    assert not ledger.held_back()
+    assert not ledger.load_controls()
     history = text_of(boss.get(f"{LIST}{row.pk}/history/"))
     assert "paused (full disk" in history
     assert "no pauses and no limits" in history
@@ -338,13 +338,13 @@ def test_a_queue_is_paused_and_resumed_in_the_admin_and_the_history_tells_it(bos
 def test_what_is_there_no_more_can_be_resumed(boss):
     row = Control.objects.create(name="former", paused=True, most=3)
     boss.post(LIST, {"action": "resume", "_selected_action": [row.pk]})
-    assert not ledger.held_back()
+    assert not ledger.load_controls()
 
 
 def test_a_queue_that_is_called_like_a_task_is_another_thing():
     held = Control(kind="task", name="mail", paused=True)
-    assert held.concerns("default", "mail")
-    assert not held.concerns("mail", "tests.app.tasks.noop")
+    assert held.is_about("default", "mail")
+    assert not held.is_about("mail", "tests.app.tasks.noop")
 
 
 def test_the_form_refuses_what_there_is_not(boss):

@@ -8,7 +8,7 @@ from django_delayq import ledger
 from django_delayq.exceptions import BrokerUnavailable
 from django_delayq.index import MinuteCounts, keys
 from django_delayq.index.connection import DamagedKeys
-from django_delayq.index.counters import LATENCY, RAN, Counts, by_queue, outcomes
+from django_delayq.index.counters import LATENCY, RAN, Counts, select_outcomes, sum_by_queue
 from django_delayq.ledger import rollups
 from django_delayq.models import Rollup
 from django_delayq.monitoring import minutes
@@ -33,7 +33,7 @@ def number(at):
 
 
 def name(broker, what):
-    return keys.counts_key(broker.config.prefix, broker.shards(["default"])[0], what)
+    return keys.build_counts_key(broker.config.prefix, broker.list_shards(["default"])[0], what)
 
 
 def put(broker, at, tally, key=KEY):
@@ -56,7 +56,7 @@ def counted(broker, since=None):
 @pytest.fixture
 def worker(broker):
     made = Worker(WorkerOptions(queues=("default", "mail"), threads=1))
-    made.timers.due(made.shards[0], None, broker.now_ms(), known=True)
+    made.timers.note_due(made.shards[0], None, broker.read_now_ms(), known=True)
     yield made
     made.broker.close()
 
@@ -77,15 +77,17 @@ def test_points_and_jobs_of_a_burst_are_counted_exactly(broker):
     run_burst()
     found = counted(broker)
     skipped = found.pop(("points", "mail", "tests.app.tasks.noop"))
-    assert outcomes(skipped)["skipped:missed"] >= 1 and outcomes(skipped) == skipped, "it neither waited nor ran"
-    assert {key: outcomes(tally) for key, tally in found.items()} == {
+    assert select_outcomes(skipped)["skipped:missed"] >= 1 and select_outcomes(skipped) == skipped, (
+        "it neither waited nor ran"
+    )
+    assert {key: select_outcomes(tally) for key, tally in found.items()} == {
         ("points", "default", "tests.app.tasks.add"): {"succeeded": 3},
         ("points", "default", "tests.app.tasks.fail"): {"failed": 1, "retried": 1},
         ("jobs", "default", "tests.app.tasks.add"): {"succeeded": 2},
         ("jobs", "mail", "tests.app.tasks.fail"): {"failed": 1},
     }
     for tally in found.values():
-        ended = sum(outcomes(tally).values())
+        ended = sum(select_outcomes(tally).values())
         for buckets in (LATENCY, RAN):
             assert sum(tally.get(bucket, 0) for bucket in buckets) == ended
     run_burst()
@@ -111,12 +113,12 @@ def test_at_most_one_write_a_second_and_none_while_nothing_happened(worker, monk
 
 def test_the_loop_wakes_for_what_is_still_to_be_brought(worker, monkeypatch):
     worker.tick()
-    monkeypatch.setattr(worker.timers, "until", lambda now: 60.0)
-    assert worker._until_next(recorder.time.monotonic(), 1) == 60.0
+    monkeypatch.setattr(worker.timers, "get_seconds_left", lambda now: 60.0)
+    assert worker._get_seconds_left(recorder.time.monotonic(), 1) == 60.0
     for _ in range(2):  # the second time it is too early to write
         worker.trip.counted.add(KEY, "succeeded")
         worker._write()
-    assert 0 < worker._until_next(recorder.time.monotonic(), 1) <= recorder.EVERY_SECONDS
+    assert 0 < worker._get_seconds_left(recorder.time.monotonic(), 1) <= recorder.EVERY_SECONDS
 
 
 def test_what_redis_does_not_take_is_brought_later(worker, broker, monkeypatch):
@@ -190,7 +192,7 @@ def test_minutes_are_moved_two_minutes_after_their_end_and_read_as_before(broker
     before = counted(broker, at - timedelta(hours=1))
     assert roll_up(broker) == 2
     assert rows() == [(60, at - ago * MINUTE, "points", "app.one", {"succeeded": ago}) for ago in (4, 3)]
-    assert MinuteCounts(broker).minutes("default", 0, 10**9) == [number(at) - 2, number(at) - 1]
+    assert MinuteCounts(broker).list_minutes("default", 0, 10**9) == [number(at) - 2, number(at) - 1]
     assert counted(broker, at - timedelta(hours=1)) == before == {KEY: {"succeeded": 10}}
     found = minutes.sum_rows(minutes.read_rows(at - 4 * MINUTE, at - MINUTE, broker))
     assert found == {KEY: {"succeeded": 9}}, "from the first instant on, and without the last one"
@@ -202,7 +204,7 @@ def test_a_crash_between_insert_and_deletion_counts_nothing_twice(broker, monkey
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         patch.setattr(MinuteCounts, "forget", lambda *args: (_ for _ in ()).throw(RuntimeError("killed")))
         roll_up(broker)
-    assert (len(rows()), MinuteCounts(broker).minutes("default", 0, 10**9)) == (1, [number(at)])
+    assert (len(rows()), MinuteCounts(broker).list_minutes("default", 0, 10**9)) == (1, [number(at)])
     assert counted(broker, at) == {KEY: {"succeeded": 5}}
     assert roll_up(broker) == 1
     assert rows() == [(60, at, "points", "app.one", {"succeeded": 5})]
@@ -212,7 +214,7 @@ def test_a_crash_between_insert_and_deletion_counts_nothing_twice(broker, monkey
 def test_the_table_is_read_alone_where_redis_is_away(dead_redis):
     ledger.add_minute(NOW, Counts({KEY: {"failed": 2}}))
     assert minutes.sum_rows(minutes.read_rows(NOW, NOW + MINUTE)) == {KEY: {"failed": 2}}
-    assert by_queue(minutes.sum_rows(minutes.read_rows(NOW))) == {("default", "points"): {"failed": 2}}
+    assert sum_by_queue(minutes.sum_rows(minutes.read_rows(NOW))) == {("default", "points"): {"failed": 2}}
 
 
 def test_minutes_become_hours_after_two_days_and_hours_go_after_ninety(broker, monkeypatch):

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_delayq.calls import registry
 from django_delayq.models import Schedule
-from django_delayq.models.differences import from_json, to_json, values_of
+from django_delayq.models.columns import from_json, get_values, to_json
 from django_delayq.sources import declared
 from django_delayq.sources.declared import GONE
 from tests.integration.mirroring import at_once, mirrored
@@ -56,7 +56,7 @@ def test_a_declaration_becomes_a_schedule_with_every_default_and_is_mirrored(cod
     report = synced(code, "periodic('*/5 * * * *')(noop)")
     row = the_one()
     plain = Schedule(name=NOOP, task=NOOP, kind="cron", cron="*/5 * * * *")
-    assert values_of(row) == values_of(plain)
+    assert get_values(row) == get_values(plain)
     assert mirrored(broker, row)
     assert report.lines == [f"{NOOP}: created, cron '*/5 * * * *', {NOOP}"]
     assert (report.checked, report.changed, report.problems) == (1, 1, [])
@@ -71,8 +71,8 @@ def test_every_field_can_be_declared_and_comes_back_as_it_was(code):
     code.says(FULL)
     assert declared.sync().problems == []
     row = the_one()
-    defaults = values_of(Schedule())
-    same = {name for name, value in values_of(row).items() if value == defaults[name]}
+    defaults = get_values(Schedule())
+    same = {name for name, value in get_values(row).items() if value == defaults[name]}
     assert same == {"at", "backend", "cron"}  # another kind; reserved
 
 
@@ -235,7 +235,7 @@ def test_nothing_is_gone_of_an_app_whose_package_is_missing_in_this_process(code
     synced(code, "periodic('0 9 * * *', name='s')(noop)")
     code.says()
     missing = registry.BrokenModule("tests.app", "tests.app.tasks", "ModuleNotFoundError: …", "celery")
-    monkeypatch.setattr(registry, "broken_modules", lambda: [missing])
+    monkeypatch.setattr(registry, "list_broken_modules", lambda: [missing])
     assert declared.sync().changed == 0
     assert the_one().enabled
 
@@ -361,5 +361,5 @@ def test_syncs_and_people_who_delete_at_once_wait_for_each_other(code):
 
 def test_what_is_stored_is_json_and_comes_back_equal():
     at = datetime(2030, 5, 6, 7, 8, 9, 1, tzinfo=UTC)
-    values = values_of(Schedule(every=timedelta(days=3, microseconds=1), at=at))
+    values = get_values(Schedule(every=timedelta(days=3, microseconds=1), at=at))
     assert from_json(to_json(values)) == values

@@ -144,7 +144,7 @@ def test_a_database_without_our_tables_or_another_one_is_left_alone(code, settin
     monkeypatch.setattr(connection.introspection, "table_names", lambda: ["django_content_type"])
     sync_after_migrate("default")
     monkeypatch.undo()
-    monkeypatch.setattr("django_delayq.ledger.database", lambda: "elsewhere")
+    monkeypatch.setattr("django_delayq.ledger.get_database", lambda: "elsewhere")
     sync_after_migrate("default")
     monkeypatch.undo()
     assert not Schedule.objects.exists() and not caplog.records

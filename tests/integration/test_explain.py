@@ -227,7 +227,7 @@ def test_obstacles_are_told():
 
 def test_who_holds_the_lease_is_told(broker):
     schedule, point = due(broker)
-    (place,) = [place for place in broker.shards() if place.queue == "default"]
+    (place,) = [place for place in broker.list_shards() if place.queue == "default"]
     assert broker.claim(place, limit=1, lease_ms=30_000, request=1).entries
     assert f"A worker leases {point:%Y-%m-%d %H:%M:%S} UTC until " in told(schedule, at=iso(point))
     assert f"A worker leases {point:%Y-%m-%d %H:%M:%S} UTC until " in told(schedule)

@@ -90,7 +90,7 @@ def test_a_due_point_is_enqueued_there_and_recorded_when_it_is_accepted(broker):
     assert run.result == {"backend": "accepting", "result_id": "id-1"}
     assert tasks.CALLS == []  # nobody has executed it
     assert seen == ["handed_over"]
-    assert broker.views([(f"s{row.pk}", "mail")])[0].point_ms == to_ms(point + DAY)
+    assert broker.read_views([(f"s{row.pk}", "mail")])[0].point_ms == to_ms(point + DAY)
 
 
 @pytest.mark.parametrize(("priority", "passed"), [(0, 5), (1, 1), (-100, -100)])
@@ -340,14 +340,14 @@ def test_the_status_names_stored_schedules_that_no_backend_takes(well):
     for number in range(6):
         schedule(name=f"bad {number}")
     Schedule.objects.filter(name__startswith="bad").update(backend="retired")
-    sync.full_sweep(well)
+    sync.sweep_fully(well)
     code, found = ask()
     assert (code, [problem["code"] for problem in found["problems"]]) == (1, ["unknown_name"])
     assert "6 schedules" in found["problems"][0]["message"] and "bad 0, bad 1" in found["problems"][0]["message"]
     assert found["database"]["refused"]["count"] == 6 and len(found["database"]["refused"]["names"]) == 5
     assert "Refused: 6 (bad 0" in text()
     Schedule.objects.filter(name__startswith="bad").update(enabled=False)
-    sync.full_sweep(well)
+    sync.sweep_fully(well)
     assert codes() == (0, [])
 
 

@@ -13,7 +13,7 @@ from django.urls import path
 from django_delayq import actions
 from django_delayq.admin.schedules import ScheduleAdmin
 from django_delayq.models import Definition, Run, Schedule, Tombstone
-from django_delayq.models.differences import values_of
+from django_delayq.models.columns import get_values
 from django_delayq.recurrence.point import utcnow
 from django_delayq.testing import Runner
 from tests.faults.models import NamedSchedule, OwnedSchedule
@@ -71,8 +71,8 @@ def test_it_is_mirrored_and_versioned_at_each_write(model, make, built):
     assert [(each.values["cron"], each.values["enabled"], each.by) for each in kept] == [
         (DAILY_CRON, True, ""), ("0 5 * * *", True, "boss"), ("0 5 * * *", False, ""), ("0 5 * * *", True, ""),
     ]  # fmt: skip
-    assert all(each.values.keys() == values_of(Schedule()).keys() for each in kept)
-    assert values_of(row).keys() == values_of(Schedule()).keys()
+    assert all(each.values.keys() == get_values(Schedule()).keys() for each in kept)
+    assert get_values(row).keys() == get_values(Schedule()).keys()
     kept[0].restore()
     row.refresh_from_db()
     assert row.cron == DAILY_CRON
@@ -92,7 +92,7 @@ def test_bulk_writes_are_mirrored_and_kept(model, make, built):
     row.refresh_from_db()
     assert row.effective_from > before
     kept = Definition.objects.filter(schedule=row.pk)
-    assert [each.values.keys() for each in kept] == [values_of(Schedule()).keys()] * 2
+    assert [each.values.keys() for each in kept] == [get_values(Schedule()).keys()] * 2
     row.queue = "default"
     model.objects.bulk_update([row], ["queue"])
     assert absent(built, row, "mail")

@@ -93,7 +93,7 @@ def test_rows_are_the_same_on_the_other_side(offered):
         args=[{"instants": {"é": "x"}}], timeout=timedelta(seconds=0.3),
     )  # fmt: skip
     (schedule,) = ledger.load_schedules([row.pk]).values()
-    run = RunRow.of(schedule, moment, status="running", attempt=2, claimed_at=moment, worker="w")
+    run = RunRow.build_for(schedule, moment, status="running", attempt=2, claimed_at=moment, worker="w")
     packed = json.loads(json.dumps([pack_row(run), pack_row(schedule)]))
     other = unpack_outcome(*packed)
     assert asdict(other.run) == asdict(run)

@@ -54,7 +54,7 @@ def test_a_long_lease_is_renewed_before_a_score_that_was_lost_under_it_comes_due
     monkeypatch.setattr(held, "RENEWED_WITHIN", 0.01)
     keeper = held.LeaseKeeper(lambda *args: set(), lease_seconds=3600, batch_size=1)
     rounds = threading.Semaphore(0)
-    monkeypatch.setattr(keeper, "round", rounds.release)
+    monkeypatch.setattr(keeper, "run_round", rounds.release)
     keeper.start()
     assert rounds.acquire(timeout=PATIENCE_SECONDS)
     keeper.stop()

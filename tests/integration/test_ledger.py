@@ -7,7 +7,7 @@ from django.db import IntegrityError, connection
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import ledger
-from django_delayq.ledger import Outcome, Won, recording, version_of
+from django_delayq.ledger import Outcome, Won, get_version, recording
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Status
 
 pytestmark = pytest.mark.django_db
@@ -63,7 +63,7 @@ def test_the_first_of_two_outcomes_of_one_begun_row_in_a_batch_stands():
     owner = schedule()
     run = row_of(owner, status=Status.RUNNING, fence="1.e")
     run.save()
-    outcomes = [Outcome(row_of(owner, pk=run.pk, fence=fence), owner, version_of(run)) for fence in ("2.e", "3.e")]
+    outcomes = [Outcome(row_of(owner, pk=run.pk, fence=fence), owner, get_version(run)) for fence in ("2.e", "3.e")]
     assert ledger.record(outcomes) == [Won.YES, Won.LOST]
     assert (state_of(owner).run_count, Run.objects.get().fence) == (1, "2.e")
 
@@ -131,7 +131,7 @@ def test_a_lost_commit_reply_of_an_update_counts_once():
     owner = schedule()
     run = row_of(owner, status=Status.RUNNING)
     run.save()
-    outcome = Outcome(row_of(owner, pk=run.pk, created_at=run.created_at), owner, version_of(run))
+    outcome = Outcome(row_of(owner, pk=run.pk, created_at=run.created_at), owner, get_version(run))
     assert [ledger.record([outcome]), ledger.record([outcome])] == [[Won.YES], [Won.YES]]
     assert state_of(owner).run_count == 1
 
@@ -163,7 +163,7 @@ def test_an_update_names_status_attempt_and_fence_as_they_were_read(change):
     owner = schedule()
     run = row_of(owner, status=Status.RUNNING, attempt=1, fence="5.e", worker="other")
     run.save()
-    seen = version_of(run)
+    seen = get_version(run)
     Run.objects.update(**change)
     before = list(Run.objects.values())
     assert record(owner, pk=run.pk, seen=seen, fence="7.e") is Won.LOST
@@ -175,7 +175,7 @@ def test_an_update_of_what_was_read_wins_also_with_a_smaller_fence():
     owner = schedule()
     run = row_of(owner, status=Status.RUNNING, fence="9.e", worker="other")
     run.save()
-    assert record(owner, pk=run.pk, seen=version_of(run), fence="1.f") is Won.YES
+    assert record(owner, pk=run.pk, seen=get_version(run), fence="1.f") is Won.YES
     assert rows() == [(T, "succeeded", "1.f")]
 
 
@@ -185,7 +185,7 @@ def test_start_writes_rows_and_leaves_states_alone():
     waiting.save()
     again = row_of(other, pk=waiting.pk, status=Status.RUNNING, attempt=1, fence="2.e")
     fresh = Outcome(row_of(owner, status=Status.RUNNING), owner)
-    assert ledger.start([fresh, Outcome(again, other, version_of(waiting))]) == [Won.YES, Won.YES]
+    assert ledger.start([fresh, Outcome(again, other, get_version(waiting))]) == [Won.YES, Won.YES]
     assert sorted(rows()) == [(T, "running", "1.e"), (T, "running", "2.e")]
     assert not ScheduleState.objects.exists()
     assert ledger.start([fresh]) == [Won.YES], "a lost COMMIT reply"
@@ -347,7 +347,7 @@ def test_open_rows_are_those_of_the_chain_oldest_first():
 def test_a_row_without_a_state_becomes_a_schedule_without_one():
     owner = schedule()
     [row] = ledger.load_schedules([owner.pk]).values()
-    made = ledger.as_schedule(row)
+    made = ledger.build_schedule(row)
     assert (made.pk, made.name, made.cron) == (owner.pk, owner.name, owner.cron)
     with pytest.raises(ScheduleState.DoesNotExist):
         made.state  # noqa: B018 - reading it is the point

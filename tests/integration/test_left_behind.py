@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from django_delayq.ledger.chain import member_of
+from django_delayq.ledger.chain import format_member
 from django_delayq.models import Run, Schedule
 from django_delayq.worker.held import Lease
 from django_delayq.worker.loop import Worker
@@ -115,7 +115,7 @@ def died(broker, monkeypatch, **values):
         patch.setattr(failpoints, "reach", reach)
         with pytest.raises(Killed):
             run_burst()
-    assert broker.client.zadd(due_key(broker), {member_of(row.pk): 1}, xx=True, ch=True) == 1
+    assert broker.client.zadd(due_key(broker), {format_member(row.pk): 1}, xx=True, ch=True) == 1
     return row
 
 
@@ -124,7 +124,7 @@ def due_key(broker):
 
 
 def score_ms(broker, row):
-    return broker.views([(member_of(row.pk), row.queue)])[0].score_ms
+    return broker.read_views([(format_member(row.pk), row.queue)])[0].score_ms
 
 
 def test_a_run_that_may_overlap_runs_at_once_all_the_same(broker, monkeypatch):

@@ -174,6 +174,6 @@ def test_json_lines_tell_the_ids_of_the_trace(broker, caplog, settings):
 
 def test_what_is_lost_has_no_exception_and_is_told_all_the_same(broker, caplog):
     row = Schedule.objects.get(pk=schedule("nightly").pk)
-    run = RunRow.of(row, row.effective_from, status="lost", reason="poison")
+    run = RunRow.build_for(row, row.effective_from, status="lost", reason="poison")
     log_run(Outcome(run, row))
     assert caplog.records[-1].exc_info is None and caplog.records[-1].schedule == "nightly"

@@ -238,14 +238,14 @@ def test_ready_is_nobody_whose_database_is_away(monkeypatch):
             raise OperationalError("away")
 
     monkeypatch.setattr(health, "connections", Away())
-    assert health.unready() == ["database"]
+    assert health.find_unready() == ["database"]
 
 
 def test_the_probes_of_a_worker(broker):
     with live_worker() as live, port_of(live.worker) as port:
         assert get(port, "/healthz") == get(port, "/readyz?x=1") == (200, "ok\n")
         assert get(port, "/")[0] == 404 and "/fleet" in get(port, "/")[1]
-    assert health.moves(0.0), "it waits for Redis before it begins"
+    assert health.is_moving(0.0), "it waits for Redis before it begins"
 
 
 def test_a_loop_that_stands_still_is_told(broker):

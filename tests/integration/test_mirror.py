@@ -27,7 +27,7 @@ def test_more_rows_than_a_request_may_wait_for_are_left_to_the_sweep(broker, mon
     assert all(mirrored(broker, row) for row in Schedule.objects.bulk_create(new[:2]))
     rows = Schedule.objects.bulk_create(new[2:])
     assert all(absent(broker, row) for row in rows)
-    assert sync.delta_sweep(broker) == 3
+    assert sync.sweep_delta(broker) == 3
     assert all(mirrored(broker, row) for row in rows)
 
 
@@ -44,14 +44,14 @@ def test_a_rollback_mirrors_nothing(broker):
         raise RuntimeError("rolled back")
     assert view(broker, Schedule.objects.get()) == before
     assert not Tombstone.objects.exists()
-    assert broker.stats(broker.shards()[:1])[0].members == 1
+    assert broker.read_stats(broker.list_shards()[:1])[0].members == 1
 
 
 def test_a_move_to_another_queue_leaves_the_old_place(broker):
     row = schedule()
     row.queue = "mail"
     row.save()
-    sync.delta_sweep(broker)
+    sync.sweep_delta(broker)
     assert mirrored(broker, row)
     assert absent(broker, row, "default")
     assert not Tombstone.objects.exists()
@@ -70,7 +70,7 @@ def test_writing_the_queue_it_is_in_already_keeps_it_there(broker, write):
     row = schedule()
     write(row)
     assert not Tombstone.objects.exists()
-    sync.delta_sweep(broker)
+    sync.sweep_delta(broker)
     assert mirrored(broker, row)
 
 
@@ -120,7 +120,7 @@ def test_a_save_succeeds_at_once_without_redis_and_is_made_up_for(broker, kind, 
         schedule("other").delete()
         assert kind == "stopped" or visitors(server) == 0, "the circuit breaker is open: nobody waits again"
     server.close()
-    sync.delta_sweep(broker)
+    sync.sweep_delta(broker)
     assert mirrored(broker, row)
     assert not Schedule.objects.unmirrored().exists()
 
@@ -132,6 +132,6 @@ def test_the_circuit_breaker_closes_by_itself(broker, monkeypatch):
         schedule()
         monkeypatch.setattr(web, "_broker", broker)
         schedule("too early")
-        assert broker.stats(broker.shards()[:1])[0].members == 0
+        assert broker.read_stats(broker.list_shards()[:1])[0].members == 0
         monkeypatch.setattr(web, "_broken_until", time.monotonic() - 0.01)
         assert mirrored(broker, schedule("later"))

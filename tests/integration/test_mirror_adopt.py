@@ -42,7 +42,7 @@ def dump():
 def restore(rows):
     """Put the tables back as they were, past Django's signals."""
     for model in reversed(TABLES):
-        model._base_manager.all()._raw_delete(ledger.database())
+        model._base_manager.all()._raw_delete(ledger.get_database())
     for model, values in rows.items():
         model._base_manager.bulk_create([model(**value) for value in values])
 
@@ -79,9 +79,9 @@ def test_a_restored_backup_is_what_redis_follows(built, restored, command):
         assert mirrored(built, restored[name]), name
     assert view(built, restored["ran"]).point_ms == to_ms(restored["point"]), "rewound to what has no outcome any more"
     assert absent(built, restored["moved"], "mail")
-    names = set().union(*(page for place in built.shards() for page in built.scan(place)))
+    names = set().union(*(page for place in built.list_shards() for page in built.scan(place)))
     assert names == {f"s{row.pk}" for row in Schedule.objects.all()}
-    assert sync.full_sweep(built).lines == []
+    assert sync.sweep_fully(built).lines == []
     assert sync.count_differences(built).total == 0
 
 
@@ -95,11 +95,11 @@ def test_an_edit_of_a_restored_row_is_mirrored_by_the_delta_sweep(built):
     row.refresh_from_db()
     assert row.synced_generation != row.generation
     assert view(built, row).generation == ahead
-    sync.delta_sweep(built)
+    sync.sweep_delta(built)
     assert mirrored(built, row)
     row.refresh_from_db()
     assert row.synced_generation == row.generation
-    assert sync.delta_sweep(built) == 0
+    assert sync.sweep_delta(built) == 0
 
 
 def test_a_late_write_is_not_marked_as_mirrored(built, monkeypatch):
@@ -127,14 +127,14 @@ def test_a_late_write_is_not_marked_as_mirrored(built, monkeypatch):
 def test_a_copy_takes_the_prefix_over_and_what_the_other_holds_is_void(built, monkeypatch):
     row = schedule()
     point = make_due(built, row)
-    place = built.shard_of(f"s{row.pk}", "default")
+    place = built.get_shard(f"s{row.pk}", "default")
     claim = built.claim(place, limit=1, lease_ms=30_000, request=1)
     become_a_copy(monkeypatch)
     with pytest.raises(ForeignLayout):
         sync.check_layout(built)
-    before = built.epochs(built.shards())
+    before = built.read_epochs(built.list_shards())
     assert sync.adopt(built).done
-    assert all(new != old for new, old in zip(built.epochs(built.shards()), before, strict=True))
+    assert all(new != old for new, old in zip(built.read_epochs(built.list_shards()), before, strict=True))
     settlement = Settlement(
         f"s{row.pk}", claim.holder, "next", 10**13, row.generation, to_ms(utcnow() + timedelta(days=9))
     )
@@ -150,7 +150,7 @@ def test_the_sweeps_of_the_other_database_change_nothing_any_more(built, monkeyp
     Tombstone.add([(ghost.pk, "default", ghost.generation)], using="default")
     Schedule._base_manager.filter(pk=row.pk).update(synced_generation=0, generation=to_ms(utcnow()) + 10**6)
     before = [view(built, row), view(built, ghost)]
-    for call in (sync.delta_sweep, sync.sweep_if_due):
+    for call in (sync.sweep_delta, sync.sweep_if_due):
         with pytest.raises(ForeignLayout):
             call(built)
     assert [view(built, row), view(built, ghost)] == before
@@ -177,7 +177,7 @@ def test_a_worker_of_the_other_database_does_not_trust_a_shard_from_which_it_nev
     point = make_due(built, row)
     own = Worker(WorkerOptions(queues=("default", "mail"), threads=1))
     adopt_elsewhere(built, monkeypatch)
-    assert not own.claims.claim(built.shard_of(f"s{row.pk}", "default"), 1)
+    assert not own.claims.claim(built.get_shard(f"s{row.pk}", "default"), 1)
     assert isinstance(own.failure, ForeignLayout)
     seen = view(built, row)
     assert (seen.point_ms, seen.leased) == (to_ms(point), False)
@@ -186,11 +186,11 @@ def test_a_worker_of_the_other_database_does_not_trust_a_shard_from_which_it_nev
 
 def test_a_worker_of_the_other_database_that_has_nothing_to_do_ends_when_it_would_renew_its_lease(built, monkeypatch):
     own = Worker(WorkerOptions(queues=("default", "mail"), threads=1))
-    assert own.upkeep.round() and own.upkeep.holds
+    assert own.upkeep.run_round() and own.upkeep.holds
     adopt_elsewhere(built, monkeypatch)
     own.upkeep._due["lease"] = 0.0
-    assert own.upkeep.round() and not own.upkeep.holds
-    assert not own.upkeep.round(), "it looks before it would take it anew"
+    assert own.upkeep.run_round() and not own.upkeep.holds
+    assert not own.upkeep.run_round(), "it looks before it would take it anew"
     assert isinstance(own.failure, ForeignLayout) and own.stopping
     own.broker.close()
 
@@ -203,6 +203,6 @@ def test_a_web_process_never_claims_a_prefix_that_nobody_has(broker):
     row = schedule()
     assert mirrored(broker, row)
     row.delete()
-    assert broker.layout() is None
+    assert broker.read_layout() is None
     sync.check_layout(Broker(timeout_seconds=5))
-    assert broker.layout() is not None
+    assert broker.read_layout() is not None

@@ -60,14 +60,14 @@ def test_a_queryset_that_deletes_twice_notes_only_what_it_has_deleted(built, mon
 def test_deletions_are_followed_page_after_page_and_what_is_leased_asks_for_no_more(built, small, monkeypatch):
     rows = make(7)
     make_due(built, rows[-1])  # Django deletes from the last to the first
-    assert len(built.claim(built.shards()[0], limit=1, lease_ms=30_000, request=1).entries) == 1
+    assert len(built.claim(built.list_shards()[0], limit=1, lease_ms=30_000, request=1).entries) == 1
     monkeypatch.setattr(after_commit, "MOST_AT_ONCE", 0)
     Schedule.objects.all().delete()
     assert {stone.member for stone in Tombstone.objects.all()} == {f"s{row.pk}" for row in rows}
     assert not any(absent(built, row) for row in rows)
-    assert sync.delta_sweep(built) == 3  # of two pages of two
-    assert sync.delta_sweep(built) == 3
-    assert sync.delta_sweep(built) == 0, "asking at once again would not end"
+    assert sync.sweep_delta(built) == 3  # of two pages of two
+    assert sync.sweep_delta(built) == 3
+    assert sync.sweep_delta(built) == 0, "asking at once again would not end"
     assert all(absent(built, row) for row in rows[:-1])
     assert [stone.member for stone in Tombstone.objects.all()] == [f"s{rows[-1].pk}"]
 
@@ -80,10 +80,10 @@ def test_edits_are_mirrored_several_pages_at_a_time(built, small):
     for row in rows:
         lose(built, row)
     Schedule._base_manager.update(synced_generation=0)
-    assert sync.delta_sweep(built) == 4
-    assert sync.delta_sweep(built) == 3
+    assert sync.sweep_delta(built) == 4
+    assert sync.sweep_delta(built) == 3
     assert all(mirrored(built, row) for row in rows)
-    assert sync.delta_sweep(built) == 0
+    assert sync.sweep_delta(built) == 0
 
 
 def test_a_page_that_another_worker_has_mirrored_meanwhile_is_not_mirrored_again(built, small, monkeypatch):
@@ -92,12 +92,12 @@ def test_a_page_that_another_worker_has_mirrored_meanwhile_is_not_mirrored_again
 
     def other_first(pks):
         sync.sync(built, pks)
-        return pages.shuffled(pks)
+        return pages.shuffle_pages(pks)
 
-    monkeypatch.setattr(sweep, "shuffled", other_first)
+    monkeypatch.setattr(sweep, "shuffle_pages", other_first)
     written = []
     monkeypatch.setattr(sweep, "sync", lambda broker, pks: written.extend(pks) or [])
-    assert sync.delta_sweep(built) == 4, "there may be more, whoever did these"
+    assert sync.sweep_delta(built) == 4, "there may be more, whoever did these"
     assert not written
 
 
@@ -105,7 +105,7 @@ def test_several_workers_at_once_lose_nothing(built, small, monkeypatch):
     monkeypatch.setattr(after_commit, "MOST_AT_ONCE", 0)
     rows = make(60)
     gone = rows[40:]
-    while sync.delta_sweep(built):
+    while sync.sweep_delta(built):
         pass
     Schedule.objects.filter(pk__in=[row.pk for row in rows[:40]]).update(cron=OTHER_DAILY_CRON)
     Schedule.objects.filter(pk__in=[row.pk for row in gone]).delete()
@@ -113,7 +113,7 @@ def test_several_workers_at_once_lose_nothing(built, small, monkeypatch):
 
     def work():
         own = Broker(timeout_seconds=5)
-        while sync.delta_sweep(own):
+        while sync.sweep_delta(own):
             pass
 
     at_once(work, work, work)
@@ -121,7 +121,7 @@ def test_several_workers_at_once_lose_nothing(built, small, monkeypatch):
     assert all(absent(built, row) for row in gone)
     assert not Tombstone.objects.exists()
     assert not Schedule.objects.unmirrored().exists()
-    assert sync.full_sweep(built).lines == []
+    assert sync.sweep_fully(built).lines == []
 
 
 # -- by SQL, as docs/size.md says
@@ -143,7 +143,7 @@ def test_an_edit_by_sql_that_marks_its_rows_is_followed_by_the_next_delta_sweep(
     with connection.cursor() as cursor:
         for sql in documented("UPDATE"):
             cursor.execute(sql)
-    sync.delta_sweep(built)
+    sync.sweep_delta(built)
     assert Schedule.objects.get().effective_from > before.effective_from
     assert mirrored(built, row)
 
@@ -154,7 +154,7 @@ def test_a_deletion_by_sql_with_tombstones_is_followed_by_the_next_delta_sweep(b
         for sql in documented("BEGIN"):
             cursor.execute(sql)
     assert not absent(built, row)
-    assert sync.delta_sweep(built) == 1
+    assert sync.sweep_delta(built) == 1
     assert absent(built, row)
 
 
@@ -164,7 +164,7 @@ def test_a_sweep_that_finds_nothing_reads_no_table(built):
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE django_delayq_schedule")
     with CaptureQueriesContext(connection) as captured:
-        assert sync.delta_sweep(built) == 0
+        assert sync.sweep_delta(built) == 0
     (sql,) = (query["sql"] for query in captured if re.search("synced_generation", query["sql"]))
     with connection.cursor() as cursor:
         cursor.execute("SET enable_sort = off")  # of so few

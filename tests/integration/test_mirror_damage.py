@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 DAMAGES = [
     ("nothing", lambda b, row: None, ""),
-    ("entry lost", lambda b, row: b.remove(b.shards()[0], [(f"s{row.pk}", 10**15, "")]), "added"),
+    ("entry lost", lambda b, row: b.remove(b.list_shards()[0], [(f"s{row.pk}", 10**15, "")]), "added"),
     ("point is garbage", lambda b, row: set_due(b, row, "point", "garbage"), "repaired"),
     ("generation is garbage", lambda b, row: set_due(b, row, "gen", "garbage"), "repaired"),
     ("generation ahead", lambda b, row: set_due(b, row, "gen", row.generation + 10**9), "set back"),
@@ -41,9 +41,9 @@ def test_a_full_sweep_mends_what_differs_says_so_and_finds_nothing_the_next_time
     score = view(built, row).score_ms
     damage(built, row)
     damaged = view(built, row)
-    dry = sync.full_sweep(built, dry_run=True)
+    dry = sync.sweep_fully(built, dry_run=True)
     assert view(built, row) == damaged, "a dry run changes nothing"
-    report = sync.full_sweep(built)
+    report = sync.sweep_fully(built)
     assert report.lines == dry.lines
     assert report.checked == 2
     if word:
@@ -52,16 +52,16 @@ def test_a_full_sweep_mends_what_differs_says_so_and_finds_nothing_the_next_time
     assert mirrored(built, row)
     assert mirrored(built, other)
     assert view(built, row).score_ms == score
-    assert sync.full_sweep(built).lines == []
+    assert sync.sweep_fully(built).lines == []
 
 
 def test_a_garbage_point_of_the_past_is_woken_and_moved_on_by_its_claimer(built):
     row = schedule()
     before = view(built, row)
     set_due(built, row, "point", 5)
-    dry = sync.full_sweep(built, dry_run=True)
-    assert sync.full_sweep(built).lines == dry.lines == ["s: reset, it stood before its next due point"]
-    assert view(built, row).score_ms <= built.now_ms()
+    dry = sync.sweep_fully(built, dry_run=True)
+    assert sync.sweep_fully(built).lines == dry.lines == ["s: reset, it stood before its next due point"]
+    assert view(built, row).score_ms <= built.read_now_ms()
     run_burst()
     assert view(built, row) == before
     assert not Run.objects.exists()
@@ -81,12 +81,12 @@ def test_what_is_left_of_a_schedule_that_waits_for_nothing_or_is_gone_is_removed
         row.pause()
     assert absent(built, row)
     set_due(built, row, part, value)
-    dry = sync.full_sweep(built, dry_run=True)
-    (line,) = sync.full_sweep(built).lines
+    dry = sync.sweep_fully(built, dry_run=True)
+    (line,) = sync.sweep_fully(built).lines
     assert dry.lines == [line]
     assert gone or line == "s: removed, it has no due point to wait for"
-    assert not list(built.scan(built.shards()[0]))
-    assert sync.full_sweep(built).lines == []
+    assert not list(built.scan(built.list_shards()[0]))
+    assert sync.sweep_fully(built).lines == []
 
 
 RUN_DAMAGES = [
@@ -102,21 +102,21 @@ RUN_DAMAGES = [
 def test_a_damaged_run_member_is_mended(built, part, value, word):
     run = actions.run_now(schedule())
     member = f"r{run.pk}"
-    names = keys.all_keys(built.config.prefix, built.shards()[0])
+    names = keys.build_keys(built.config.prefix, built.list_shards()[0])
     if part == "due":
         built.client.zrem(names["due"], member) if value is None else built.client.zadd(names["due"], {member: value})
     else:
         built.client.hdel(names[part], member) if value is None else built.client.hset(names[part], member, value)
-    dry = sync.full_sweep(built, dry_run=True)
-    report = sync.full_sweep(built)
+    dry = sync.sweep_fully(built, dry_run=True)
+    report = sync.sweep_fully(built)
     assert report.lines == dry.lines
     assert len(report.lines) == 1
     assert word in report.lines[0]
-    assert sync.full_sweep(built).lines == []
+    assert sync.sweep_fully(built).lines == []
     run_burst()
     run.refresh_from_db()
     assert run.status == Status.SUCCEEDED
-    assert member not in set().union(*built.scan(built.shards()[0]))
+    assert member not in set().union(*built.scan(built.list_shards()[0]))
 
 
 LOSSES = [
@@ -138,7 +138,7 @@ def test_a_full_sweep_puts_lost_scores_back(built, lose):
 
 
 def test_a_lost_lease_score_comes_back_with_its_renewal(built):
-    row, shard = schedule(), built.shards()[0]
+    row, shard = schedule(), built.list_shards()[0]
     set_due(built, row, "due", 5)
     set_due(built, row, "point", 5)
     claim = built.claim(shard, limit=1, lease_ms=60_000, request=1)

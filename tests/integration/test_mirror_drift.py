@@ -8,7 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import actions, ledger, sync
-from django_delayq.index import EXACT, Definition, Shard
+from django_delayq.index import EXACT, EntryDefinition, Shard
 from django_delayq.models import Run, Schedule, ScheduleState, Tombstone
 from django_delayq.recurrence import from_ms
 from django_delayq.recurrence.point import utcnow
@@ -47,8 +47,8 @@ def test_a_sound_mirror_has_no_differences_also_while_runs_come_and_go(built):
 
 
 def add_ghost(broker, row):
-    later = broker.now_ms() + 10**6
-    broker.upsert(broker.shards()[0], [Definition("s999999", later, later, 0)])
+    later = broker.read_now_ms() + 10**6
+    broker.upsert(broker.list_shards()[0], [EntryDefinition("s999999", later, later, 0)])
 
 
 FAULTS = [
@@ -58,8 +58,8 @@ FAULTS = [
      lambda b, r: (Schedule._base_manager.filter(pk=r.pk).update(synced_generation=0), lose(b, r)), {"unmirrored": 1}),
     ("a deletion is not mirrored",
      lambda b, r: (Tombstone.add([(999_999, "default", 1)], using="default"), add_ghost(b, r)), {"tombstones": 1}),
-    ("an order is lost", lambda b, r: b.remove(b.shards()[0], [(f"r{Run.objects.get().pk}", EXACT, "")], gone=True),
-     {"missing": 1}),
+    ("an order is lost",
+     lambda b, r: b.remove(b.list_shards()[0], [(f"r{Run.objects.get().pk}", EXACT, "")], gone=True), {"missing": 1}),
     ("a point is lost", lambda b, r: b.client.hdel(f"{{{b.config.prefix}:default:0}}:point", f"s{r.pk}"), {"torn": 1}),
     ("a generation is lost", lambda b, r: b.client.hdel(f"{{{b.config.prefix}:default:0}}:gen", f"s{r.pk}"),
      {"torn": 1}),
@@ -86,15 +86,15 @@ def test_each_fault_counts_once_and_a_sweep_ends_it(built, fault, expected):
     assert parts(differences) == expected
     assert differences.total == sum(expected.values())
     built.client.delete(f"{{{built.config.prefix}:mail:0}}:epoch")  # as a mark of a rebuild goes by itself
-    sync.full_sweep(built)
+    sync.sweep_fully(built)
     assert sync.count_differences(built).total == 0
 
 
 def test_it_tells_when_the_last_full_sweep_was(built):
-    began = from_ms(built.now_ms())
+    began = from_ms(built.read_now_ms())
     sync.sweep_now(built)
     differences = sync.count_differences(built)
-    assert began <= differences.swept_at <= from_ms(built.now_ms())
+    assert began <= differences.swept_at <= from_ms(built.read_now_ms())
     built.write_note("swept", json.dumps(["garbage", "", ""]))
     assert sync.count_differences(built).swept_at is None
 
@@ -116,9 +116,9 @@ def commands(broker):
     """
     told = []
     for _ in range(5):
-        before = broker.info("stats")[0]["total_commands_processed"]
+        before = broker.read_info("stats")[0]["total_commands_processed"]
         sync.count_differences(broker)
-        told.append(broker.info("stats")[0]["total_commands_processed"] - before)
+        told.append(broker.read_info("stats")[0]["total_commands_processed"] - before)
     return min(told)
 
 
@@ -143,10 +143,10 @@ def test_orders_and_jobs_are_counted_beside_runs_of_chains(built):
     row = Schedule.objects.get(name="s0")
     for number, status in enumerate(("queued", "running", "retrying", "failed", "succeeded")):
         due_at = utcnow() + timedelta(seconds=number)
-        Run.of(row, due_at, status=status, separate=True, origin="backfill").save()
-        Run.of(row, due_at, status=status, separate=True, origin="job", queue="mail").save()
+        Run.build_for(row, due_at, status=status, separate=True, origin="backfill").save()
+        Run.build_for(row, due_at, status=status, separate=True, origin="job", queue="mail").save()
         if status != "queued":
-            Run.of(row, due_at, status=status).save()
+            Run.build_for(row, due_at, status=status).save()
     before = Run.objects.filter(separate=True, status="queued").count() - 2
     assert ledger.count_open_separate(100) == (before + 6, False)
     assert ledger.count_open_separate(1)[1]
@@ -155,6 +155,6 @@ def test_orders_and_jobs_are_counted_beside_runs_of_chains(built):
 def test_more_open_rows_of_chains_than_are_counted_are_said_to_be_more(built):
     row = Schedule.objects.get(name="s0")
     for number, status in enumerate(("running", "retrying") * 2):
-        Run.of(row, utcnow() + timedelta(seconds=number), status=status).save()
+        Run.build_for(row, utcnow() + timedelta(seconds=number), status=status).save()
     assert ledger.count_open_separate(2)[1]
     assert ledger.count_open_separate(5) == (1, False), "the order that was there before"

@@ -6,7 +6,7 @@ import pytest
 from django.core.management import CommandError
 
 from django_delayq import conf, sync
-from django_delayq.index import Broker, Definition
+from django_delayq.index import Broker, EntryDefinition
 from django_delayq.models import Schedule, ScheduleState
 from django_delayq.sync.layout import ForeignLayout, OtherLayout
 from tests.integration.mirroring import absent, lose, mirrored, schedule, set_due, stored
@@ -23,7 +23,7 @@ def run_sync(*options):
 def foreign(broker):
     """A prefix that belongs to another database, with a member of its own."""
     broker.write_note("layout", json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}))
-    broker.upsert(broker.shards()[0], [Definition("s777", 1, 1, 1)])
+    broker.upsert(broker.list_shards()[0], [EntryDefinition("s777", 1, 1, 1)])
     return broker
 
 
@@ -33,20 +33,20 @@ def foreign(broker):
 def test_the_first_to_come_takes_the_prefix_and_the_same_may_come_again(broker):
     sync.check_layout(broker)
     shards = {"default": 1, "mail": 1}
-    own = {"database": sync.fingerprint(), "version": conf.LAYOUT, "shards": shards}
+    own = {"database": sync.read_fingerprint(), "version": conf.LAYOUT, "shards": shards}
     assert stored(broker) == {**own, "switching": False}
-    before = broker.layout()
+    before = broker.read_layout()
     sync.check_layout(broker)
-    assert broker.layout() == before
+    assert broker.read_layout() == before
 
 
 def test_another_database_is_refused_with_the_way_out_and_nothing_changes(foreign):
-    before = (foreign.layout(), foreign.stats(foreign.shards()[:1])[0].members)
+    before = (foreign.read_layout(), foreign.read_stats(foreign.list_shards()[:1])[0].members)
     with pytest.raises(ForeignLayout) as caught:
         sync.check_layout(foreign)
     for part in (foreign.config.prefix, "another database", "DELAYQ['PREFIX']", "delayq_sync --adopt"):
         assert part in str(caught.value)
-    assert (foreign.layout(), foreign.stats(foreign.shards()[:1])[0].members) == before
+    assert (foreign.read_layout(), foreign.read_stats(foreign.list_shards()[:1])[0].members) == before
 
 
 def test_a_save_under_a_foreign_prefix_succeeds_and_touches_nothing(foreign, caplog):
@@ -56,19 +56,19 @@ def test_a_save_under_a_foreign_prefix_succeeds_and_touches_nothing(foreign, cap
     row.refresh_from_db()
     assert row.synced_generation != row.generation
     row.delete()
-    assert foreign.stats(foreign.shards()[:1])[0].members == 1
+    assert foreign.read_stats(foreign.list_shards()[:1])[0].members == 1
 
 
 def test_another_number_of_shards_is_refused_with_the_way_out(broker, settings):
     sync.check_layout(broker)
     settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 3}
     changed = Broker(timeout_seconds=5)
-    before = changed.layout()
+    before = changed.read_layout()
     with pytest.raises(OtherLayout) as caught:
         sync.check_layout(changed)
     for part in ("'default'", "1 shards", "3 in DELAYQ['SHARDS']", "restart all"):
         assert part in str(caught.value)
-    assert changed.layout() == before
+    assert changed.read_layout() == before
 
 
 def test_a_new_queue_joins_and_a_process_with_fewer_queues_is_no_stranger(broker, settings):
@@ -96,15 +96,15 @@ GARBAGE = [
 def test_a_garbage_layout_is_written_anew(broker, text):
     broker.write_note("layout", text)
     sync.check_layout(broker)
-    assert stored(broker)["database"] == sync.fingerprint()
+    assert stored(broker)["database"] == sync.read_fingerprint()
 
 
 def test_a_dry_run_compares_without_taking_the_prefix(broker):
     sync.check_layout(broker, claim=False)
-    assert broker.layout() is None
+    assert broker.read_layout() is None
     broker.write_note("layout", "garbage")
     sync.check_layout(broker, claim=False)
-    assert broker.layout() == "garbage"
+    assert broker.read_layout() == "garbage"
 
 
 # -- the command
@@ -135,7 +135,7 @@ def test_sync_sums_up_what_nobody_would_read_and_lists_it_where_asked_to(broker)
     assert dry == [*added[:20], "… and 5 more; -v 2 lists all.", "25 schedules checked, 25 would be changed."]
     assert run_sync("-v", "2") == [*added, "25 schedules checked, 25 changed."]
     assert all(mirrored(broker, row) for row in rows)
-    assert None not in broker.epochs(broker.shards())
+    assert None not in broker.read_epochs(broker.list_shards())
 
 
 def test_purge_removes_what_is_ours_and_says_how_much(broker):
@@ -163,11 +163,11 @@ def test_sync_of_a_foreign_prefix_is_one_line_that_says_what_to_do_and_adopt_doe
         run_sync()
     with pytest.raises(CommandError, match="--adopt"):
         run_sync("--dry-run")
-    assert foreign.stats(foreign.shards()[:1])[0].members == 1
+    assert foreign.read_stats(foreign.list_shards()[:1])[0].members == 1
     row = schedule()
     run_sync("--adopt")
     assert mirrored(foreign, row)
-    assert None not in foreign.epochs(foreign.shards())
+    assert None not in foreign.read_epochs(foreign.list_shards())
 
 
 def test_sync_without_redis_fails_with_one_line(dead_redis):

@@ -41,7 +41,7 @@ def known(use):
 
 
 def members(broker):
-    return [stats.members for stats in broker.stats([Shard("bulk", shard) for shard in range(BULK)])]
+    return [stats.members for stats in broker.read_stats([Shard("bulk", shard) for shard in range(BULK)])]
 
 
 def refused(call, *args):
@@ -54,7 +54,7 @@ def test_the_number_of_their_shards_outlives_another_number_for_other_queues(kno
     few = use(["default"], {"default": 3})
     sync.take_layout(few)
     assert stored(few)["shards"] == {"default": 3, "bulk": BULK}
-    assert few.epochs([Shard("bulk", 0), Shard("default", 0)])[0], "what has its number is left as it is"
+    assert few.read_epochs([Shard("bulk", 0), Shard("default", 0)])[0], "what has its number is left as it is"
     other = use(["default", "bulk"], {"default": 3, "bulk": BULK + 2})
     assert f"'bulk' has {BULK} shards in Redis but {BULK + 2}" in refused(sync.check_layout, other)
 
@@ -75,13 +75,13 @@ def test_who_would_count_their_shards_otherwise_is_refused_once_they_are_in_use(
     else:
         run = {"schedule_name": "s", "task": "tests.app.tasks.noop", "queue": "bulk", "generation": 1, "separate": True}
         Run.objects.create(schedule_id=1, origin=Origin.MANUAL, due_at="2026-01-01T00:00Z", status="queued", **run)
-    before = (known.layout(), members(known))
+    before = (known.read_layout(), members(known))
     said = [refused(sync.check_layout, few), refused(sync.take_layout, use(["default"], {"default": 3}))]
     use(["default"], {"default": 1})
     said += [refused(call_command, "delayq_sync", *order) for order in ((), ("--dry-run",))]
     for text in said:
         assert re.search(rf"'bulk' has {BULK} shards in Redis.*as if it had 1\..*Name it in DELAYQ\['QUEUES'\]", text)
-    assert (known.layout(), members(known)) == before
+    assert (known.read_layout(), members(known)) == before
 
 
 def test_who_would_count_them_alike_may_mirror_them(use):

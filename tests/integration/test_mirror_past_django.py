@@ -62,10 +62,10 @@ def test_an_edit_by_sql_becomes_a_new_version_and_is_mirrored(built, values, edi
     old = Schedule.objects.get(pk=row.pk)
     by_sql(row, **{name: interval(value) if name in ("every", "jitter") else value for name, value in edit.items()})
     before = list(Schedule.objects.order_by("pk").values()), view(built, row)
-    dry = sync.full_sweep(built, dry_run=True)
+    dry = sync.sweep_fully(built, dry_run=True)
     assert (list(Schedule.objects.order_by("pk").values()), view(built, row)) == before, "a dry run changes nothing"
     began = utcnow()
-    report = sync.full_sweep(built)
+    report = sync.sweep_fully(built)
     new = Schedule.objects.get(pk=row.pk)
     assert report.lines == [f"{new.name}: updated, it was edited past Django"]
     assert report.lines == dry.lines[:1]  # and the ghost in the old queue, where it moved
@@ -75,7 +75,7 @@ def test_an_edit_by_sql_becomes_a_new_version_and_is_mirrored(built, values, edi
     assert mirrored(built, row)
     assert mirrored(built, other)
     assert view(built, new).score_ms == to_ms(new.recurrence.next_after(new.effective_from)) + jitter_ms(new)
-    assert sync.full_sweep(built).lines == []
+    assert sync.sweep_fully(built).lines == []
     assert not Schedule.objects.unmirrored().exists()
     if "queue" in edit:
         assert absent(built, row, "default")
@@ -84,17 +84,17 @@ def test_an_edit_by_sql_becomes_a_new_version_and_is_mirrored(built, values, edi
 
 def jitter_ms(row):
     point = from_ms(to_ms(row.recurrence.next_after(row.effective_from)))
-    return to_ms(chain.wake_of(row, point)) - to_ms(point)
+    return to_ms(chain.find_wake(row, point)) - to_ms(point)
 
 
 def test_a_schedule_that_sql_switches_off_leaves_redis_and_returns_after_now(built):
     row = schedule(kind="every", cron="", every=timedelta(minutes=1))
     by_sql(row, enabled=False)
-    assert sync.full_sweep(built).lines
+    assert sync.sweep_fully(built).lines
     assert absent(built, row)
     began = utcnow()
     by_sql(row, enabled=True)
-    assert sync.full_sweep(built).lines
+    assert sync.sweep_fully(built).lines
     assert from_ms(view(built, row).point_ms) > began
     assert not Run.objects.exists()
 
@@ -104,7 +104,7 @@ def test_a_point_that_was_due_when_sql_edited_its_schedule_is_not_forgotten(buil
     row = schedule()
     point = make_due(built, row)
     by_sql(row, cron=YEARLY_CRON)
-    sync.full_sweep(built)
+    sync.sweep_fully(built)
     run_burst()
     run = Run.objects.get(status="succeeded")
     assert run.due_at == point
@@ -171,8 +171,8 @@ def test_an_edit_through_django_is_none_past_it(built, monkeypatch, edit, togeth
     edit(Schedule.objects.get())
     versions = list(Schedule.objects.values("generation", "effective_from"))
     if together:
-        sync.delta_sweep(built)
-    assert [line for line in sync.full_sweep(built).lines if "past Django" in line] == []
+        sync.sweep_delta(built)
+    assert [line for line in sync.sweep_fully(built).lines if "past Django" in line] == []
     assert list(Schedule.objects.values("generation", "effective_from")) == versions
     row.refresh_from_db()
     assert not row.enabled or mirrored(built, row)
@@ -181,13 +181,13 @@ def test_an_edit_through_django_is_none_past_it(built, monkeypatch, edit, togeth
 def test_runs_change_no_digest(built):
     row = schedule()
     make_due(built, row)
-    sync.full_sweep(built)
+    sync.sweep_fully(built)
     before = ScheduleState.objects.get().mirrored_digest
     assert before
     run_burst()
     assert Run.objects.get().status == "succeeded"
     assert ScheduleState.objects.get().mirrored_digest == before
-    assert sync.full_sweep(built).lines == []
+    assert sync.sweep_fully(built).lines == []
 
 
 @pytest.mark.parametrize("digest", ["", "0:1:2:3", "garbage"], ids=["none", "another release's", "garbage"])
@@ -195,7 +195,7 @@ def test_a_digest_that_says_nothing_is_written_anew_and_no_edit(built, digest):
     row = schedule()
     good = ScheduleState.objects.get().mirrored_digest
     ScheduleState.objects.update(mirrored_digest=digest)
-    assert sync.full_sweep(built).lines == []
+    assert sync.sweep_fully(built).lines == []
     assert ScheduleState.objects.get().mirrored_digest == good
     row.refresh_from_db()
     assert row.generation == row.synced_generation
@@ -207,5 +207,5 @@ def test_sql_that_moves_effective_from_itself_is_taken_at_its_word(built):
     since = utcnow() - timedelta(hours=2)
     by_sql(row, cron="0 * * * *")
     Schedule._base_manager.update(effective_from=since, created_at=since - timedelta(days=1))
-    assert sync.full_sweep(built).lines
+    assert sync.sweep_fully(built).lines
     assert Schedule.objects.get().effective_from == since

@@ -35,12 +35,12 @@ def test_a_flushed_shard_is_rebuilt_once(built, monkeypatch):
     monkeypatch.setattr(pages, "PAGE", 2)
     rows = [schedule(f"s{n}") for n in range(5)]
     built.purge()
-    assert sync.rebuild(built, built.shards())
+    assert sync.rebuild(built, built.list_shards())
     assert all(mirrored(built, row) for row in rows)
-    epochs = built.epochs(built.shards())
+    epochs = built.read_epochs(built.list_shards())
     assert all(epoch and not epoch.startswith("building:") for epoch in epochs)
-    assert not sync.rebuild(built, built.shards())
-    assert built.epochs(built.shards()) == epochs
+    assert not sync.rebuild(built, built.list_shards())
+    assert built.read_epochs(built.list_shards()) == epochs
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def test_a_flush_in_the_middle_of_a_rebuild_leaves_no_shard_marked_as_built(buil
     write_raw(rows[1], synced_generation=0)
     built.purge()
     count = flush_at(monkeypatch, module, built, name, call)
-    assert not sync.rebuild(built, built.shards())
+    assert not sync.rebuild(built, built.list_shards())
     assert count == [call], "a rebuild that was overtaken stops"
-    assert built.epochs(built.shards()) == [None, None]
-    assert sync.rebuild(built, built.shards())
+    assert built.read_epochs(built.list_shards()) == [None, None]
+    assert sync.rebuild(built, built.list_shards())
     assert all(mirrored(built, row) for row in rows)
 
 
@@ -73,7 +73,7 @@ def test_what_is_due_first_goes_back_first_and_everything_once(built, monkeypatc
         rebuilding, "write_wanted", lambda b, wanted: written.append([item.pk for item in wanted]) or real(b, wanted)
     )
     built.purge()
-    assert sync.rebuild(built, built.shards())
+    assert sync.rebuild(built, built.list_shards())
     assert written == [sorted(row.pk for row in rows[3:]), [row.pk for row in rows[:2]], [rows[2].pk]]
     assert all(mirrored(built, row) for row in rows)
 
@@ -83,14 +83,14 @@ def test_a_rebuild_whose_worker_died_is_begun_anew_when_its_mark_has_ended(built
     built.purge()
     died = iter([True])
     with pytest.raises(StopIteration):
-        sync.rebuild(built, built.shards(), go_on=died.__next__)
-    assert not sync.rebuild(built, built.shards()), "its mark still stands"
-    assert sync.find_unbuilt(built) == built.shards()
-    epochs = [f"{{{built.config.prefix}:{shard}}}:epoch" for shard in built.shards()]
+        sync.rebuild(built, built.list_shards(), go_on=died.__next__)
+    assert not sync.rebuild(built, built.list_shards()), "its mark still stands"
+    assert sync.find_unbuilt(built) == built.list_shards()
+    epochs = [f"{{{built.config.prefix}:{shard}}}:epoch" for shard in built.list_shards()]
     assert all(0 < built.client.pttl(epoch) <= rebuilding.TTL_MS for epoch in epochs)
     for epoch in epochs:  # its time is over
         built.client.delete(epoch)
-    assert sync.rebuild(built, built.shards())
+    assert sync.rebuild(built, built.list_shards())
     assert all(mirrored(built, row) for row in rows)
     assert sync.find_unbuilt(built) == []
 
@@ -118,10 +118,10 @@ def test_what_was_mirrored_goes_back_as_it_was(built, worked_out, values, has_ru
     before = view(built, row)
     assert before.point_ms > to_ms(utcnow())
     built.purge()
-    assert sync.rebuild(built, built.shards())
+    assert sync.rebuild(built, built.list_shards())
     assert worked_out == []
     assert view(built, row) == before
-    assert sync.full_sweep(built).lines == []
+    assert sync.sweep_fully(built).lines == []
 
 
 def write_raw(row, **values):
@@ -171,16 +171,16 @@ def test_whatever_else_is_worked_out_and_is_then_as_a_sweep_wants_it(built, work
     row = schedule(**YEARLY, jitter=timedelta(minutes=30))
     change(row)
     built.purge()
-    assert sync.rebuild(built, built.shards())
+    assert sync.rebuild(built, built.list_shards())
     assert worked_out == [row.pk]
     assert mirrored(built, other)
-    assert sync.full_sweep(built).lines == []
+    assert sync.sweep_fully(built).lines == []
 
 
 def test_what_sql_has_moved_waits_in_one_place_only(built):
     row = schedule(**YEARLY)
     write_raw(row, queue="mail")
-    place = built.shard_of(f"s{row.pk}", "mail")
+    place = built.get_shard(f"s{row.pk}", "mail")
     built.drop([place])
     assert sync.rebuild(built, [place])  # only that shard was lost; the entry still stands where it was
     standing = [queue for queue in ("default", "mail") if not absent(built, row, queue)]
@@ -192,8 +192,8 @@ def test_another_time_by_sql_is_found_by_the_next_sweep_as_without_a_flush(built
     row = schedule(**YEARLY)
     write_raw(row, cron=f"0 1 {YEARLY_CRON[4:]}")
     built.purge()
-    assert sync.rebuild(built, built.shards())
-    (line,) = sync.full_sweep(built).lines
+    assert sync.rebuild(built, built.list_shards())
+    (line,) = sync.sweep_fully(built).lines
     assert "edited past Django" in line
     assert mirrored(built, row)
 
@@ -202,7 +202,7 @@ def test_a_row_that_was_deleted_and_brought_back_by_sql_stays_after_a_rebuild(bu
     row = schedule(**YEARLY)
     Tombstone.add([(row.pk, row.queue, row.generation)], using="default")
     built.purge()
-    assert sync.rebuild(built, built.shards())
-    sync.delta_sweep(built)
+    assert sync.rebuild(built, built.list_shards())
+    sync.sweep_delta(built)
     assert not Tombstone.objects.exists()
     assert mirrored(built, row)

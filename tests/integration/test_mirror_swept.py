@@ -25,14 +25,14 @@ def change_note(broker, **values):
 
 def test_a_sweep_is_noted_and_none_is_due_for_a_while(broker, monkeypatch):
     sync.check_layout(broker)
-    began = broker.now_ms()
+    began = broker.read_now_ms()
     assert sync.sweep_if_due(broker).done
     row = schedule()
     lose(broker, row)
     assert sync.sweep_if_due(broker) is None
     last = sweep.read_last(broker)
-    assert began <= last.at_ms <= broker.now_ms()
-    wait_until(lambda: broker.now_ms() > last.at_ms + 5)
+    assert began <= last.at_ms <= broker.read_now_ms()
+    wait_until(lambda: broker.read_now_ms() > last.at_ms + 5)
     monkeypatch.setattr(sweep, "FULL_SECONDS", 0.005)
     assert sync.sweep_if_due(broker).lines
     assert sweep.read_last(broker).at_ms > last.at_ms
@@ -40,11 +40,11 @@ def test_a_sweep_is_noted_and_none_is_due_for_a_while(broker, monkeypatch):
 
 DUE = [
     ("never swept or flushed", lambda b: b.forget_sweep()),
-    ("ten minutes ago", lambda b: change_note(b, at_ms=b.now_ms() - 600_000)),
-    ("the server's clock stepped back", lambda b: change_note(b, at_ms=b.now_ms() + 60_000)),
+    ("ten minutes ago", lambda b: change_note(b, at_ms=b.read_now_ms() - 600_000)),
+    ("the server's clock stepped back", lambda b: change_note(b, at_ms=b.read_now_ms() + 60_000)),
     ("another server, or one that was restarted", lambda b: change_note(b, run_ids="0" * 40)),
     ("another database", lambda b: change_note(b, database="another")),
-    ("half a note", lambda b: b.write_note("swept", json.dumps([b.now_ms()]))),
+    ("half a note", lambda b: b.write_note("swept", json.dumps([b.read_now_ms()]))),
     *((f"garbage {text!r}", lambda b, text=text: b.write_note("swept", text)) for text in ("", "x", "[]", "null", "5")),
     ("a garbage time", lambda b: change_note(b, at_ms=10**30)),
     ("a text for a time", lambda b: change_note(b, at_ms="x")),
@@ -98,7 +98,7 @@ def test_small_chores_do_not_wait_for_a_long_sweep(broker, own, monkeypatch):
         return compare(own, homes, **kwargs)
 
     monkeypatch.setattr(sweep, "compare", slow)
-    assert own.round()
+    assert own.run_round()
     assert sweep.read_last(broker)
     synced = [generation for pk, generation in seen if pk > rows[1].pk]
     assert len(synced) >= 10
@@ -110,14 +110,14 @@ def test_what_is_left_to_the_delta_sweep_comes_page_after_page(noted, own, monke
     monkeypatch.setattr(upkeep, "DELTA_SECONDS", 3600)
     for module in (sync, sweep):
         monkeypatch.setattr(module, "PAGE", 2)
-    assert own.round()
+    assert own.run_round()
     rows = [schedule(f"s{n}") for n in range(7)]
     for row in rows:
         lose(noted, row)
     Schedule._base_manager.update(synced_generation=0)
     own._due["delta"] = 0.0
     while own._due["delta"] <= time.monotonic():
-        assert own.round()
+        assert own.run_round()
     assert all(mirrored(noted, row) for row in rows)
 
 
@@ -135,7 +135,7 @@ def test_a_sweep_that_failed_is_tried_again_before_the_next_look(noted, own, mon
 
     monkeypatch.setattr(sweep, "compare", failing)
     for _ in range(3):
-        assert own.round()
+        assert own.run_round()
     assert len(failures) == 2
     assert sweep.read_last(noted).run_ids != "of the old server"
     assert mirrored(noted, row)
@@ -143,13 +143,13 @@ def test_a_sweep_that_failed_is_tried_again_before_the_next_look(noted, own, mon
 
 def test_after_a_flush_a_worker_is_back_on_the_list_with_what_it_runs(noted, own):
     last = noted.read_note("swept")
-    assert own.round()
-    before = noted.workers()
+    assert own.run_round()
+    before = noted.read_workers()
     assert (noted.read_note("swept"), len(before)) == (last, 1), "no sweep so soon after one"
     noted.purge()
     own.rebuild_soon()
-    assert own.round()
-    assert None not in noted.epochs(noted.shards())
-    ((name, (_, details)),) = noted.workers().items()
+    assert own.run_round()
+    assert None not in noted.read_epochs(noted.list_shards())
+    ((name, (_, details)),) = noted.read_workers().items()
     kept = [{part: json.loads(text)[part] for part in ("queues", "started")} for text in (before[name][1], details)]
     assert kept[0] == kept[1] and kept[0]["queues"] == ["default", "mail"]

@@ -228,7 +228,7 @@ def test_schedules_in_the_words_of_an_operator():
 def test_runs_in_the_words_of_an_operator():
     row = schedule()
     for hour, status in enumerate(Status.values):
-        Run.of(row, SOON + hour * MINUTE, status=status).save()
+        Run.build_for(row, SOON + hour * MINUTE, status=status).save()
     Run.objects.filter(status=Status.LOST).update(origin=Origin.MANUAL)
     assert {run.status for run in Run.objects.open()} == {"queued", "running", "retrying"}
     assert {run.status for run in Run.objects.finished()} == {"succeeded", "failed", "skipped", "lost"}
@@ -238,7 +238,7 @@ def test_runs_in_the_words_of_an_operator():
 
 def test_history_outlives_its_schedule():
     row = schedule()
-    run = Run.of(row, SOON, status="succeeded")
+    run = Run.build_for(row, SOON, status="succeeded")
     run.save()
     row.delete()
     run.refresh_from_db()
@@ -297,7 +297,7 @@ def test_the_flush_after_each_test_leaves_what_every_test_finds():
 
     before = rows()
     assert set(before) == {ContentType, Permission}
-    Run.of(schedule(), SOON).save()
+    Run.build_for(schedule(), SOON).save()
     client_for("view_schedule")
     assert len(rows()) >= 6
     call_command("flush", verbosity=0, interactive=False, reset_sequences=False, inhibit_post_migrate=False)

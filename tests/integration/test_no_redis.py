@@ -39,14 +39,14 @@ def held(broker, prefix):
 
 
 def test_the_choice_goes_by_django_s_test_environment_and_by_nothing_else(ordinary, monkeypatch):
-    assert conf.why_no_redis().startswith("This is a test")
+    assert conf.explain_no_redis().startswith("This is a test")
     assert os.environ[conf.NO_REDIS]
     teardown_test_environment()
     try:
         with monkeypatch.context() as development:  # e-mail in memory, django-debug-toolbar
             development.setattr(mail, "outbox", [], raising=False)
             development.setattr(Template, "_render", instrumented_test_render)
-            assert conf.why_no_redis() == ""
+            assert conf.explain_no_redis() == ""
         assert conf.get_config().mirror
         assert conf.NO_REDIS not in os.environ
     finally:
@@ -55,12 +55,12 @@ def test_the_choice_goes_by_django_s_test_environment_and_by_nothing_else(ordina
 
 
 def test_tests_that_say_so_have_the_real_thing_and_what_they_start_too(ordinary, settings):
-    assert conf.why_no_redis()
+    assert conf.explain_no_redis()
     settings.DELAYQ = {**settings.DELAYQ, "REDIS_IN_TESTS": True}
     assert conf.NO_REDIS not in os.environ
-    assert (conf.why_no_redis(), conf.get_config().mirror) == ("", True)
+    assert (conf.explain_no_redis(), conf.get_config().mirror) == ("", True)
     settings.DELAYQ = {**settings.DELAYQ, "MIRROR": False}
-    assert conf.why_no_redis() == "DELAYQ['MIRROR'] is False"
+    assert conf.explain_no_redis() == "DELAYQ['MIRROR'] is False"
 
 
 def test_the_choice_is_logged_once(ordinary, caplog, monkeypatch):
@@ -77,7 +77,7 @@ def test_whoever_would_connect_is_refused(ordinary):
     for make in (
         lambda: Broker(timeout_seconds=1),
         lambda: Worker(WorkerOptions(queues=("default",))),
-        lambda: web.ask(lambda broker: broker.layout()),
+        lambda: web.ask(lambda broker: broker.read_layout()),
     ):
         with pytest.raises(BrokerUnavailable, match="This is a test"):
             make()
@@ -91,14 +91,14 @@ def test_what_was_connected_before_the_tests_is_not_used_in_them(held, ordinary)
     teardown_test_environment()
     try:
         tasks.add.enqueue(1)
-        web.ask(lambda broker: broker.layout())
+        web.ask(lambda broker: broker.read_layout())
         before = held()
     finally:
         setup_test_environment(debug=False)
     assert before
     result = tasks.add.enqueue(2)
     with pytest.raises(BrokerUnavailable, match="This is a test"):
-        web.ask(lambda broker: broker.layout())
+        web.ask(lambda broker: broker.read_layout())
     assert held() == before
     assert result.args == [2]
 

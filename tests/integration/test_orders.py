@@ -30,7 +30,7 @@ def days(*numbers):
 
 
 def row(subject, due_at, status, origin=Origin.DUE, **values):
-    Run.of(subject, due_at, status=status, origin=origin, **values).save()
+    Run.build_for(subject, due_at, status=status, origin=origin, **values).save()
 
 
 def ordered(runs):
@@ -38,7 +38,7 @@ def ordered(runs):
 
 
 def members(broker):
-    return {name for place in broker.shards() for page in broker.scan(place) for name in page if name[0] in "rj"}
+    return {name for place in broker.list_shards() for page in broker.scan(place) for name in page if name[0] in "rj"}
 
 
 def test_there_is_one_order_per_point_in_the_time_with_both_ends(broker):
@@ -197,9 +197,9 @@ def test_old_points_do_not_push_before_what_is_due_now(broker):
     subject, other = schedule(), schedule("other", cron=OTHER_DAILY_CRON)
     point = make_due(broker, other)
     runs = actions.backfill(subject, FIRST, FIRST + 5 * DAY)
-    scores = [view.score_ms for view in broker.views([(f"j{run.pk}", "default") for run in runs])]
+    scores = [view.score_ms for view in broker.read_views([(f"j{run.pk}", "default") for run in runs])]
     assert scores == sorted(set(scores))  # equal ones would come in the order of their names: r10 before r9
-    place = broker.shard_of("s1", "default")
+    place = broker.get_shard("s1", "default")
     claim = broker.claim(place, limit=10, lease_ms=30_000, request=1)
     names = [entry.member for entry in claim.entries]
     assert point < datetime.now(UTC) and names == [f"s{other.pk}", *(f"j{run.pk}" for run in runs)]

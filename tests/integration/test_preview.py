@@ -134,7 +134,7 @@ def test_an_edit_never_makes_a_due_point_in_the_past(broker, edit, bulk):
     assert row.state.next_due_at > before
     assert row.preview(1)[0].due_at > before
     assert row.preview(1, long_ago)[0].due_at > before
-    view = broker.views([(f"s{row.pk}", "default")])[0]
+    view = broker.read_views([(f"s{row.pk}", "default")])[0]
     assert view.point_ms > before.timestamp() * 1000
     assert view.score_ms >= view.point_ms
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from django_delayq import actions, ledger
 from django_delayq.exceptions import InvalidArguments
-from django_delayq.ledger import Outcome, Won, retention, version_of
+from django_delayq.ledger import Outcome, Won, get_version, retention
 from django_delayq.ledger.rows import RunRow
 from django_delayq.models import Origin, Run, Schedule, ScheduleState, Status
 from django_delayq.monitoring import explain
@@ -276,7 +276,7 @@ def outcome(owner, days, status=Status.SUCCEEDED, **values):
     row = ledger.load_schedules([owner.pk])[owner.pk]
     due_at = ago(days)
     times = {"claimed_at": due_at, "started_at": due_at, "finished_at": due_at}
-    return Outcome(RunRow.of(row, due_at, status=status, fence="late", worker="w", **times, **values), row)
+    return Outcome(RunRow.build_for(row, due_at, status=status, fence="late", worker="w", **times, **values), row)
 
 
 @pytest.mark.parametrize("status", [Status.SUCCEEDED, Status.FAILED, Status.SKIPPED, Status.LOST, Status.RETRYING])
@@ -329,7 +329,7 @@ def test_a_running_row_that_was_closed_and_pruned_is_lost(keep):
     begun = run(owner, 40, Status.RUNNING, fence="late", worker="w")
     run(owner, 1)
     late = outcome(owner, 40, pk=begun.pk)
-    late.seen = version_of(begun)
+    late.seen = get_version(begun)
     Run.objects.filter(pk=begun.pk).update(status="lost", finished_at=ago(39))
     assert prune() == 1
     assert ledger.record([late]) == [Won.LOST]

@@ -11,7 +11,7 @@ from django_delayq import ledger
 from django_delayq.index import Broker
 from django_delayq.ledger import retention as batches
 from django_delayq.models import Run, ScheduleState
-from django_delayq.monitoring.problems import exit_status
+from django_delayq.monitoring.problems import get_exit_status
 from django_delayq.sync import pruning
 from django_delayq.worker import upkeep
 from django_delayq.worker.loop import Worker
@@ -46,24 +46,24 @@ def change_note(broker, **values):
 
 
 def test_a_pass_is_noted_and_none_is_due_for_an_hour(broker, old):
-    began = broker.now_ms()
+    began = broker.read_now_ms()
     done = pruning.prune_if_due(broker)
     assert (done.rows, done.left, done.finished) == (50, 0, True)
     assert done.behind_seconds // DAY.total_seconds() == 18  # 49 days old, less a minute
     assert pruning.read_last(broker) == done
-    assert began <= done.at_ms <= broker.now_ms()
+    assert began <= done.at_ms <= broker.read_now_ms()
     run(old[0], 60)
     assert pruning.prune_if_due(broker) is None
     assert left(old[0]) == [60, 1]
-    change_note(broker, at_ms=broker.now_ms() - 3_600_000)
+    change_note(broker, at_ms=broker.read_now_ms() - 3_600_000)
     again = pruning.prune_if_due(broker)
     assert (again.rows, again.finished) == (1, True), "each pass counts for itself"
 
 
 DUE = [
     ("flushed", lambda b: b.ask("delete", f"{b.config.prefix}:pruned")),
-    ("an hour ago", lambda b: change_note(b, at_ms=b.now_ms() - 3_600_000)),
-    ("the server's clock stepped back", lambda b: change_note(b, at_ms=b.now_ms() + 60_000)),
+    ("an hour ago", lambda b: change_note(b, at_ms=b.read_now_ms() - 3_600_000)),
+    ("the server's clock stepped back", lambda b: change_note(b, at_ms=b.read_now_ms() + 60_000)),
     ("unfinished", lambda b: change_note(b, after=0)),
     ("another database", lambda b: change_note(b, database="another")),
     ("a garbage time", lambda b: change_note(b, at_ms=10**30)),
@@ -119,10 +119,10 @@ def test_a_worker_prunes_with_its_looks_and_looks_again_at_once_where_there_is_m
     worker.upkeep._prepare(burst=False)
     monkeypatch.setattr(upkeep.Upkeep._prune, "__defaults__", (0,))
     for number in range(4):
-        look(worker) if number == 0 else worker.upkeep.round()
+        look(worker) if number == 0 else worker.upkeep.run_round()
         assert worker.upkeep._due["beat"] == 0.0
     for _ in range(3):
-        worker.upkeep.round()
+        worker.upkeep.run_round()
     assert Run.objects.count() == 5
     assert worker.upkeep._due["beat"] > 0
 
@@ -138,7 +138,7 @@ def test_between_batches_a_worker_sweeps_beats_and_hears_of_a_flush_of_its_end_a
 ):
     worker.upkeep._prepare(burst=False)
     seen = []
-    monkeypatch.setattr(worker.upkeep, "_small_chores", lambda: seen.append(Run.objects.count()))
+    monkeypatch.setattr(worker.upkeep, "_do_small_chores", lambda: seen.append(Run.objects.count()))
     worker.upkeep._prune()
     assert seen[:4] == [45, 35, 25, 15]
     for owner in old:
@@ -180,7 +180,7 @@ def test_the_status_tells_of_the_last_pass(well, old):
     assert found["behind_seconds"] // 86_400 == 18
     change_note(well, left=3)
     assert ask()[1]["pruned"]["left"] == 3
-    assert exit_status([]) == 0
+    assert get_exit_status([]) == 0
 
 
 def command(**options):

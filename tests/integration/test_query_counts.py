@@ -30,7 +30,7 @@ def make(count):
     names = [f"s{number}" for number in range(Schedule.objects.count(), count)]
     task = {"task": "tests.app.tasks.noop", "kind": "cron", "cron": YEARLY_CRON}
     rows = Schedule.objects.bulk_create([Schedule(name=name, **task) for name in names])
-    while web.ask(sync.delta_sweep):
+    while web.ask(sync.sweep_delta):
         pass
     return rows
 
@@ -49,10 +49,10 @@ def more(prepare, work, many=MANY):
 
 
 EDITS = [
-    ("in bulk", sync.delta_sweep, lambda _: Schedule.objects.update(cron=OTHER_DAILY_CRON)),
+    ("in bulk", sync.sweep_delta, lambda _: Schedule.objects.update(cron=OTHER_DAILY_CRON)),
     # no two at one moment
-    ("one by one", sync.delta_sweep, lambda _: Schedule._base_manager.update(generation=F("generation") + F("pk"))),
-    ("by SQL", sync.full_sweep, lambda count: Schedule._base_manager.update(jitter=timedelta(seconds=count))),
+    ("one by one", sync.sweep_delta, lambda _: Schedule._base_manager.update(generation=F("generation") + F("pk"))),
+    ("by SQL", sync.sweep_fully, lambda count: Schedule._base_manager.update(jitter=timedelta(seconds=count))),
 ]
 
 
@@ -85,12 +85,12 @@ def test_a_rebuild(built, lost):
         built.purge()
         sync.check_layout(built)
 
-    assert more(flush, lambda: sync.rebuild(built, built.shards())) <= ALLOWED
-    assert built.stats(built.shards()[:1])[0].members == MANY
+    assert more(flush, lambda: sync.rebuild(built, built.list_shards())) <= ALLOWED
+    assert built.read_stats(built.list_shards()[:1])[0].members == MANY
 
 
 def test_a_full_sweep_where_nothing_differs(built):
-    assert more(make, lambda: sync.full_sweep(built)) <= 0
+    assert more(make, lambda: sync.sweep_fully(built)) <= 0
 
 
 def test_a_sync_of_declared_schedules_where_nothing_differs(built, code):
@@ -110,12 +110,12 @@ def test_the_recording_of_points(built, stand):
         now = utcnow()
         values = {"claimed_at": now, "started_at": now}
         outcomes[:] = [
-            Outcome(Run.of(row, now, status="running", **values), row) for row in Schedule.objects.order_by("pk")
+            Outcome(Run.build_for(row, now, status="running", **values), row) for row in Schedule.objects.order_by("pk")
         ]
         if stand == "begun":
             ledger.start(outcomes)
             for outcome in outcomes:
-                outcome.seen = ledger.version_of(outcome.run)
+                outcome.seen = ledger.get_version(outcome.run)
         for outcome in outcomes:
             outcome.run.status = "succeeded"
 
@@ -133,7 +133,7 @@ def test_a_page_of_the_admin(built, boss, page):
         values = {"status": "failed", "claimed_at": now, "started_at": now, "finished_at": now}
         new = make(count)
         reasons = ("x" * (number % 30) for number in range(MANY))  # as many groups of failures
-        Run.objects.bulk_create([Run.of(row, now, reason=next(reasons), **values) for row in new])
+        Run.objects.bulk_create([Run.build_for(row, now, reason=next(reasons), **values) for row in new])
         for _ in new[:100]:
             make_job()
         tasks.add.using(run_after=timedelta(hours=1)).enqueue_many([((1,), {})] * len(new[:100]))

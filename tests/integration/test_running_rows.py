@@ -83,7 +83,7 @@ def test_what_runs_has_a_row_that_says_where_and_since_when_and_is_written_once(
         assert row.claimed_at <= row.started_at
         assert row.finished_at is None
         for _ in range(5):
-            worker.round(0.01)
+            worker.run_round(0.01)
         finish(worker, gate)
     assert written == [1]
     ended = Run.objects.get()
@@ -109,7 +109,7 @@ def test_what_somebody_else_has_decided_or_is_at_fault_is_tried_once_and_holds_u
         begin(worker, gate)
         until(worker, lambda: tried)
         for _ in range(5):
-            worker.round(0.01)
+            worker.run_round(0.01)
         assert (len(tried), worker.trouble.until) == (1, 0.0)
         finish(worker, gate)
     assert Run.objects.get().status == Status.SUCCEEDED
@@ -122,7 +122,7 @@ def test_a_task_that_ends_before_costs_no_write(broker, gate, settings, monkeypa
     with a_worker(gate) as worker:
         begin(worker, gate)
         for _ in range(5):
-            worker.round(0.01)
+            worker.run_round(0.01)
         assert not Run.objects.exists()
         finish(worker, gate)
     assert Run.objects.get().status == Status.SUCCEEDED

@@ -45,7 +45,7 @@ class Span(trace.NonRecordingSpan):
 @pytest.fixture(params=["start", "end"])
 def broken_tracer(request, settings, monkeypatch):
     settings.DELAYQ = {**settings.DELAYQ, "TRACES": True}
-    monkeypatch.setattr(tracing, "tracer", lambda: Tracer(request.param))
+    monkeypatch.setattr(tracing, "get_tracer", lambda: Tracer(request.param))
     return request.param
 
 
@@ -183,6 +183,6 @@ def test_a_task_prints_where_nothing_can_be_printed_and_that_is_kept(broker, str
 
 def test_a_span_that_was_not_begun_leaves_the_callers_trace_as_it_is(settings, monkeypatch):
     settings.DELAYQ = {**settings.DELAYQ, "TRACES": True}
-    monkeypatch.setattr(tracing, "tracer", lambda: Tracer("start"))
+    monkeypatch.setattr(tracing, "get_tracer", lambda: Tracer("start"))
     before = trace.get_current_span()
     assert tracing.trace_enqueueing(lambda: [trace.get_current_span()] * 2) == [before] * 2

@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 
 from django_delayq import actions
 from django_delayq.index import Broker, Settlement
-from django_delayq.management.commands.delayq_status import as_dict, as_lines
+from django_delayq.management.commands.delayq_status import build_dict, format_lines
 from django_delayq.models import Condition, Origin, Run, ScheduleState
 from django_delayq.monitoring import database_side
 from django_delayq.monitoring.snapshot import Snapshot
@@ -69,11 +69,11 @@ def test_it_tells_of_workers_what_they_say_and_how_long_ago(well):
 
 def test_a_worker_tells_its_queues_again_after_a_flush_that_another_worker_made_up_for(broker):
     worker = Worker(WorkerOptions(queues=("mail",), threads=1))
-    worker.upkeep._round()
+    worker.upkeep._run_round()
     broker.purge()
     build(broker)
     worker.upkeep._due["beat"] = 0.0  # 30 s later
-    worker.upkeep._round()
+    worker.upkeep._run_round()
     worker.broker.close()
     assert [found["queues"] for found in ask()[1]["workers"]] == [["mail"]]
 
@@ -93,7 +93,7 @@ def test_it_counts_members_due_and_leased_of_each_shard_and_how_late_the_head_is
     assert (shards["default"]["members"], shards["default"]["due"], shards["default"]["leased"]) == (2, 1, 0)
     assert 19 < shards["default"]["oldest_due"] < 600
     assert (shards["mail"]["members"], shards["mail"]["due"], shards["mail"]["oldest_due"]) == (1, 0, None)
-    well.claim(well.shard_of("s1", "default"), limit=1, lease_ms=30_000, request=1)
+    well.claim(well.get_shard("s1", "default"), limit=1, lease_ms=30_000, request=1)
     shards = {shard["queue"]: shard for shard in ask()[1]["shards"]}
     assert (shards["default"]["due"], shards["default"]["leased"], shards["default"]["oldest_due"]) == (0, 1, None)
 
@@ -126,9 +126,9 @@ def test_it_writes_nothing(broker):
 
 def test_what_was_not_counted_in_time_is_said_and_not_taken_for_nothing():
     snapshot = Snapshot(vendor="sqlite")
-    lines = as_lines(snapshot)
+    lines = format_lines(snapshot)
     assert "Broken: not counted in time" in lines
-    found = as_dict(snapshot)
+    found = build_dict(snapshot)
     assert found["database"] == {
         "alias": "default", "vendor": "sqlite", "broken": None, "failing": None, "refused": None, "open_runs": None,
         "failed_jobs": None,
@@ -164,7 +164,7 @@ def enqueue(number=1, queue="default", **options):
 
 
 def claim(broker, limit):
-    (place,) = [place for place in broker.shards() if place.queue == "default"]
+    (place,) = [place for place in broker.list_shards() if place.queue == "default"]
     return broker.claim(place, limit=limit, lease_ms=30_000, request=1)
 
 
@@ -229,7 +229,7 @@ def test_of_those_whose_turn_it_is_the_first_tells_how_long_it_has_waited_whatev
 def test_a_retry_has_not_waited_since_it_was_enqueued(built):
     (result,) = enqueue()
     age(result, 500)
-    claimed, place = claim(built, 1), built.shard_of(Standing(result).member, "default")
+    claimed, place = claim(built, 1), built.get_shard(Standing(result).member, "default")
     assert built.settle(place, [Settlement(Standing(result).member, claimed.holder, "retry")]).replies == [1]
     assert 0 <= queues()["default"][1] < 60
 

@@ -10,7 +10,7 @@ import pytest
 from django.core.management import call_command
 
 from django_delayq import actions, sync
-from django_delayq.index import Broker, Definition, MinuteCounts
+from django_delayq.index import Broker, EntryDefinition, MinuteCounts
 from django_delayq.index.counters import MISSED
 from django_delayq.models import Condition, Origin, Run, Schedule, ScheduleState, Tombstone
 from django_delayq.monitoring import database_side, minutes
@@ -60,7 +60,7 @@ def test_a_database_that_refuses_a_question_is_told(well, monkeypatch):
 
 def test_another_databases_prefix_is_wrong_and_nothing_else_of_it(broker):
     broker.write_note("layout", json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}))
-    broker.upsert(broker.shards()[0], [Definition("s777", 1, 1, 0)])
+    broker.upsert(broker.list_shards()[0], [EntryDefinition("s777", 1, 1, 0)])
     code, found = ask()
     assert (code, found["layout"], found["differences"]) == (1, "foreign", None)
     assert [problem["code"] for problem in found["problems"]] == ["foreign_layout"]
@@ -124,13 +124,13 @@ def age_all():
     """Let open rows be a minute old, here and in Redis."""
     Run.objects.update(created_at=utcnow() - timedelta(minutes=1))
     broker = Broker(timeout_seconds=5, worker="test")
-    sync.full_sweep(broker)
+    sync.sweep_fully(broker)
     broker.close()
 
 
 def test_a_flushed_shard_is_wrong_until_a_worker_is_at_it(well):
     row = schedule()
-    place = well.shard_of(f"s{row.pk}", "default")
+    place = well.get_shard(f"s{row.pk}", "default")
     well.client.delete(key(well, "epoch"))
     assert codes() == (1, ["not_built"])
     well.swap_epochs([place], None, "building:x", ttl_ms=60_000)
@@ -144,7 +144,7 @@ def test_a_head_that_is_overdue_for_longer_than_asked_is_wrong(well):
     make_due(well, schedule(kind="every", cron="", every=timedelta(days=1)), timedelta(seconds=90))
     assert codes() == (1, ["overdue"])
     assert codes("--max-wait", "100000") == (0, [])
-    well.claim(well.shard_of("s1", "default"), limit=1, lease_ms=30_000, request=1)
+    well.claim(well.get_shard("s1", "default"), limit=1, lease_ms=30_000, request=1)
     assert codes("--max-wait", "0") == (0, [])
 
 
@@ -153,7 +153,7 @@ POINTS = ("points", "default", "tests.app.tasks.noop")
 
 def count(broker, ago, **tally):
     """Count for the minute so many minutes ago."""
-    number = broker.now_ms() // 60_000 - ago
+    number = broker.read_now_ms() // 60_000 - ago
     MinuteCounts(broker).add(
         "default", number, [(POINTS, {MISSED if name == "missed" else name: value for name, value in tally.items()})]
     )
@@ -175,7 +175,7 @@ def test_overload_is_told_the_same_however_many_points_a_second_with_what_to_do(
     assert 0.39 < load["done"] / load["needed"] < 0.41
     assert len(overloads()) == 1
     worker = Worker(WorkerOptions(queues=("default",)))
-    worker.upkeep.round()
+    worker.upkeep.run_round()
     assert caplog.text.count("More runs are due than the workers can execute") == 1
 
 
@@ -272,7 +272,7 @@ def test_an_edit_or_deletion_that_nobody_mirrored_for_long_is_wrong(well, settin
 def test_a_schedule_that_moves_only_when_its_long_run_has_ended_is_not_wrong(well):
     row = schedule(kind="every", cron="", every=timedelta(days=1))
     make_due(well, row, timedelta(seconds=1))
-    well.claim(well.shard_of(f"s{row.pk}", "default"), limit=1, lease_ms=30_000, request=1)
+    well.claim(well.get_shard(f"s{row.pk}", "default"), limit=1, lease_ms=30_000, request=1)
     row.refresh_from_db()
     row.queue = "mail"
     row.save()
@@ -291,9 +291,9 @@ def test_entries_that_are_missing_left_over_or_torn_are_wrong(well):
     code, found = ask()
     assert (code, [problem["code"] for problem in found["problems"]]) == (1, ["out_of_sync"])
     assert "delayq_sync" in found["problems"][0]["message"]
-    sync.full_sweep(well)
+    sync.sweep_fully(well)
     assert codes() == (0, [])
-    well.upsert(well.shard_of("r77", "default"), [Definition("r77", 1, well.now_ms() + 60_000, 0)])
+    well.upsert(well.get_shard("r77", "default"), [EntryDefinition("r77", 1, well.read_now_ms() + 60_000, 0)])
     assert codes() == (1, ["out_of_sync"])
 
 
@@ -312,7 +312,7 @@ def test_a_schedule_that_was_broken_while_it_owed_a_point_is_no_difference(well)
 def test_what_a_worker_is_just_writing_is_no_difference(well, monkeypatch):
     """The first look comes between the commit of an order and its way to Redis."""
     row = schedule()
-    run = Run.of(row, datetime.now(UTC), origin=Origin.MANUAL, separate=True, status="queued")
+    run = Run.build_for(row, datetime.now(UTC), origin=Origin.MANUAL, separate=True, status="queued")
     run.save()
     looks = []
 

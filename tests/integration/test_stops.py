@@ -139,7 +139,7 @@ def test_a_request_is_made_once_and_only_while_it_can_be_followed():
 def test_an_outcome_and_a_request_leave_each_other_alone():
     run = make_running()
     row = ledger.load_runs([run.pk])[run.pk]
-    outcome = ledger.Outcome(row, ledger.load_schedules([run.schedule_id])[run.schedule_id], ledger.version_of(row))
+    outcome = ledger.Outcome(row, ledger.load_schedules([run.schedule_id])[run.schedule_id], ledger.get_version(row))
     run.cancel(by="ann")
     row.status, row.finished_at = "retrying", utcnow()
     assert ledger.record([outcome]) == [ledger.Won.YES]
@@ -166,11 +166,11 @@ def test_without_the_database_what_runs_goes_on_and_is_asked_about_later(broker,
 
     monkeypatch.setattr(ledger, "read_stop_requests", away)
     worker = idle_worker()
-    worker.showing._stop_requested([Running()])
-    worker.showing._stop_requested([Running()])
+    worker.showing._stop_on_request([Running()])
+    worker.showing._stop_on_request([Running()])
     assert len(asked) == 1
     worker.showing._backoff.until = 0.0
-    worker.showing._stop_requested([Running()])
+    worker.showing._stop_on_request([Running()])
     assert len(asked) == 2
     worker.broker.close()
 
@@ -179,7 +179,7 @@ def make_running():
     row = mirroring.schedule("<b>endless</b>", timeout=timedelta(hours=1))
     now = utcnow()
     values = {"status": "running", "worker": "host:1", "claimed_at": now, "started_at": now - timedelta(minutes=5)}
-    run = Run.of(row, now, **values)
+    run = Run.build_for(row, now, **values)
     run.save()
     return run
 

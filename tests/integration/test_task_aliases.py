@@ -62,7 +62,7 @@ def test_a_schedule_runs_by_its_former_name_and_without_the_alias_waits(alias, b
     assert (tasks.CALLS, Run.objects.filter(status="succeeded").count()) == ([], 0)
     alias()
     broker.purge()
-    sync.full_sweep(broker)
+    sync.sweep_fully(broker)
     make_due(broker, row)
     run_burst()
     assert tasks.CALLS == [(1, 1)]
@@ -85,7 +85,7 @@ def test_an_alias_opens_nothing_that_is_no_registered_task(alias):
     for path in ("shop.run", "shop.two", "os.system"):
         with pytest.raises(UnknownTask):
             registry.get_task(path)
-        assert registry.current_name(path) == path
+        assert registry.resolve_path(path) == path
     assert registry.get_task("shop.one") is tasks.add
     assert registry.get_task(NEW) is tasks.add, "no alias takes the place of a task"
 
@@ -96,8 +96,8 @@ def test_a_pause_of_either_name_holds_back_both(alias, broker):
     actions.pause(task=OLD)
     assert set(ledger.read_held_back().tasks) == {NEW}
     for row in Control.objects.all():
-        assert row.concerns("default", OLD) and row.concerns("default", NEW)
-        assert not row.concerns("default", "tests.app.tasks.fail")
+        assert row.is_about("default", OLD) and row.is_about("default", NEW)
+        assert not row.is_about("default", "tests.app.tasks.fail")
 
 
 def test_a_declaration_without_a_key_follows_its_task(alias, code, broker):

@@ -12,7 +12,7 @@ from django.core.management.base import SystemCheckError
 from django.test import override_settings
 
 from django_delayq import conf
-from django_delayq.admin.forms import zones
+from django_delayq.admin.forms import list_zones
 from django_delayq.calls import registry
 from django_delayq.calls.compat import TaskContext, task
 from django_delayq.calls.validators import MAX_ARGUMENT_BYTES, validate_json
@@ -237,7 +237,7 @@ def test_the_registry_knows_the_tasks_of_installed_apps_and_nothing_else():
     assert paths == sorted(paths)
     assert "tests.app.tasks.anote" in paths
     assert not any(path.startswith(__name__) for path in paths)
-    assert registry.summary(registry.get_task("tests.app.tasks.noop")) == "Do nothing."
+    assert registry.get_summary(registry.get_task("tests.app.tasks.noop")) == "Do nothing."
     for path in ("os.system", "tests.app.tasks.CALLS", "tests.app.tasks", "", "tests.app.tasks.nop"):
         with pytest.raises(UnknownTask) as caught:
             registry.get_task(path)
@@ -308,17 +308,17 @@ def test_a_bad_setting_is_refused_with_key_value_and_what_is_allowed(value, part
 def test_every_key_is_optional_and_takes_what_the_documentation_says(settings):
     unsaid = conf.Config(mirror=False)  # as in every test that does not say otherwise
     settings.DELAYQ = {}
-    assert (conf.get_config(), conf.mirrors()) == (unsaid, True)
+    assert (conf.get_config(), conf.can_mirror()) == (unsaid, True)
     del settings.DELAYQ
-    assert (conf.get_config(), conf.mirrors()) == (unsaid, True)
+    assert (conf.get_config(), conf.can_mirror()) == (unsaid, True)
     settings.DELAYQ = {"QUEUES": ("a", "b"), "SHARDS": {"b": 3}, "LEASE_SECONDS": 1.5, "HISTORY_DAYS": None}
     config = conf.get_config()
-    assert (config.queues, config.shard_count("a"), config.shard_count("b")) == (("a", "b"), 1, 3)
-    assert (config.lease_seconds, config.days_kept("failed")) == (1.5, None)
+    assert (config.queues, config.get_shard_count("a"), config.get_shard_count("b")) == (("a", "b"), 1, 3)
+    assert (config.lease_seconds, config.get_days_kept("failed")) == (1.5, None)
     settings.DELAYQ = {"HISTORY_DAYS": 30}
-    assert [conf.get_config().days_kept(outcome) for outcome in ("succeeded", "lost")] == [30, 30]
+    assert [conf.get_config().get_days_kept(outcome) for outcome in ("succeeded", "lost")] == [30, 30]
     settings.DELAYQ = {"HISTORY_DAYS": {"succeeded": 7, "failed": None}}
-    assert [conf.get_config().days_kept(outcome) for outcome in ("succeeded", "failed", "lost")] == [7, None, None]
+    assert [conf.get_config().get_days_kept(outcome) for outcome in ("succeeded", "failed", "lost")] == [7, None, None]
 
 
 ALIASES = [
@@ -448,7 +448,7 @@ def test_a_task_module_that_failed_at_first_offers_its_tasks_once_other_code_has
         patch.setattr("tests.app.ready", True, raising=False)
         __import__(f"{name}.tasks")
     assert registry.find_task(path) is not None
-    assert registry.broken_modules() == []
+    assert registry.list_broken_modules() == []
 
 
 def test_a_lazy_object_of_a_task_module_is_not_evaluated(install):
@@ -470,7 +470,7 @@ def no_zones(monkeypatch):
     def forget():
         zoneinfo.ZoneInfo.clear_cache()
         get_zone.cache_clear()
-        zones.cache_clear()
+        list_zones.cache_clear()
 
     for name in ["tzdata", *(each for each in sys.modules if each.startswith("tzdata."))]:
         monkeypatch.setitem(sys.modules, name, None)
@@ -490,7 +490,7 @@ def test_without_time_zone_data_utc_works_and_the_checks_say_what_to_install(no_
     assert row.preview(1)
     assert list_next(row, 1)
     assert parse_moment("09:00", "UTC", LATER).first.hour == 9
-    assert zones() == ["UTC"]
+    assert list_zones() == ["UTC"]
     (text,) = refusal(definition(name="b", cron="7 7 7 7 7", timezone="Europe/Riga").save)["timezone"]
     assert "'Europe/Riga'" in text
     assert "pip install tzdata" in text

@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import models, transaction
 
 from django_delayq.models import Control, Schedule
-from django_delayq.models.columns import fields_of
+from django_delayq.models.columns import get_fields
 
 pytestmark = pytest.mark.django_db
 #: By the class of a field, what a form or serializer makes of input.
@@ -31,9 +31,9 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", sorted(fields_of(Schedule)))
+@pytest.mark.parametrize("name", sorted(get_fields(Schedule)))
 def test_what_save_refuses_is_a_validation_error_before(name, kind):
-    found, field = [], fields_of(Schedule)[name]
+    found, field = [], get_fields(Schedule)[name]
     for value in [None, *next(values for wanted, values in ODD.items() if isinstance(field, wanted))]:
         row = Schedule(name="one", task="tests.app.tasks.noop", **KINDS[kind])
         setattr(row, name, value)

@@ -84,7 +84,7 @@ def test_a_flush_between_attempts_grants_no_new_ones(broker, tmp_path):
     path = tmp_path / "tries"
     row = schedule(task="flaky", args=[str(path), 9], max_attempts=2, backoff=timedelta(0))
     make_due(broker, row)
-    run = Run.of(row, from_ms(view(broker, row).point_ms), status=Status.RETRYING, attempt=1, fence="old")
+    run = Run.build_for(row, from_ms(view(broker, row).point_ms), status=Status.RETRYING, attempt=1, fence="old")
     run.save()
     broker.purge()
     run_burst()
@@ -153,11 +153,11 @@ def test_a_member_whose_point_is_none_of_the_definition_is_rebuilt(broker, damag
 def test_members_of_nobody_are_dropped(broker):
     row = schedule()
     make_due(broker, row)
-    place = broker.shard_of("x", "default")
+    place = broker.get_shard("x", "default")
     for member in ("x", "s999999", "r424242", "s1x", "s" + "9" * 40, "weird member"):
         broker.client.zadd(f"{{{broker.config.prefix}:{place}}}:due", {member: 1})
     run_burst()
-    assert broker.stats([place])[0].members == 1
+    assert broker.read_stats([place])[0].members == 1
     assert statuses() == [Status.SUCCEEDED]
 
 
@@ -173,8 +173,8 @@ def test_a_schedule_disabled_behind_redis_is_skipped_and_dropped(broker):
 
 
 def test_one_off_runs_once_and_is_finished(broker):
-    row = schedule(kind="once", cron="", at=from_ms(broker.now_ms()) + timedelta(hours=1))
-    at = from_ms(broker.now_ms() - 1000)
+    row = schedule(kind="once", cron="", at=from_ms(broker.read_now_ms()) + timedelta(hours=1))
+    at = from_ms(broker.read_now_ms() - 1000)
     before = at - timedelta(seconds=5)
     Schedule._base_manager.filter(pk=row.pk).update(at=at, created_at=before)
     Schedule.objects.filter(pk=row.pk).update(effective_from=before)
@@ -221,14 +221,14 @@ def test_a_missed_point_that_is_still_to_wake_is_not_run_early(broker):
     run_burst()
     assert Run.objects.exists()
     for run in Run.objects.exclude(status=Status.SKIPPED):
-        assert run.claimed_at >= chain.wake_of(row, run.due_at)
+        assert run.claimed_at >= chain.find_wake(row, run.due_at)
 
 
 def test_a_worker_that_takes_over_runs_the_newest_point_that_the_last_one_had(broker):
     """Rule R9: it knows by the fence when that one decided; a newer point would hide that it may have begun."""
     row = schedule(kind="every", cron="", every=timedelta(minutes=1), grace=timedelta(0))
     make_due(broker, row, ago=timedelta(minutes=9))
-    place = broker.shard_of(f"s{row.pk}", "default")
+    place = broker.get_shard(f"s{row.pk}", "default")
     claim = broker.claim(place, limit=10, lease_ms=0, request=1)
     assert [entry.member for entry in claim.entries] == [f"s{row.pk}"]
     claimed_ms = claim.now_ms - 150_000
@@ -251,7 +251,7 @@ def test_a_task_that_nobody_knows_is_released_with_a_delay_and_does_not_wait_it_
     assert Run.objects.count() == 0
     seen = view(broker, row)
     assert not seen.leased
-    assert 25_000 < seen.score_ms - broker.now_ms() <= 30_000
+    assert 25_000 < seen.score_ms - broker.read_now_ms() <= 30_000
     assert "tests.app.tasks.gone" in caplog.text
     row.refresh_from_db()
     row.task = "tests.app.tasks.add"
@@ -289,9 +289,9 @@ def test_the_settle_that_never_came_is_made_up_without_a_second_run(broker):
     """Rule R3: killed between ledger and settle."""
     row = schedule()
     point = make_due(broker, row)
-    place = broker.shard_of(f"s{row.pk}", "default")
+    place = broker.get_shard(f"s{row.pk}", "default")
     claim = broker.claim(place, limit=1, lease_ms=0, request=1)
-    Run.of(row, point, status=Status.SUCCEEDED, fence=claim.fence, worker="dead").save()
+    Run.build_for(row, point, status=Status.SUCCEEDED, fence=claim.fence, worker="dead").save()
     ScheduleState.objects.update_or_create(schedule=row, defaults={"last_due_at": point})
     run_burst()
     assert statuses() == [Status.SUCCEEDED]
@@ -323,7 +323,7 @@ def test_a_drain_hands_back_what_did_not_start_at_once(broker):
     assert worker.drain() == 0
     seen = view(broker, row)
     assert not seen.leased
-    assert seen.score_ms <= broker.now_ms()
+    assert seen.score_ms <= broker.read_now_ms()
     assert Run.objects.count() == 0
     worker.broker.close()
 
@@ -337,7 +337,7 @@ def test_what_waits_behind_stalled_slots_is_handed_back(broker):
     worker.slots.busy += 1  # something else runs in its only slot
     worker.tick()
     assert not view(broker, row).leased
-    assert worker.slots.capacity() == 0
+    assert worker.slots.get_capacity() == 0
     worker.broker.close()
 
 
@@ -348,14 +348,14 @@ def noop(name="s", **values):
 def test_an_empty_epoch_does_not_stop_a_shard(broker):
     row = noop()
     make_due(broker, row)
-    broker.client.set(f"{{{broker.config.prefix}:{broker.shard_of(f's{row.pk}', 'default')}}}:epoch", "")
+    broker.client.set(f"{{{broker.config.prefix}:{broker.get_shard(f's{row.pk}', 'default')}}}:epoch", "")
     run_burst()
     assert Run.objects.count() == 1
 
 
 def test_points_that_passed_while_redis_was_away_are_explained_after_an_edit(broker):
     """Never mirrored (no state row, so no next_due_at), fell due 4 times, was edited 30 s ago."""
-    now = from_ms(broker.now_ms())
+    now = from_ms(broker.read_now_ms())
     noop(kind="every", cron="", every=timedelta(seconds=60))
     ScheduleState.objects.all().delete()
     broker.purge()
@@ -391,7 +391,7 @@ def test_run_now_runs_beside_the_chain_also_when_paused_and_after_a_flush(broker
     assert (run.status, run.origin, run.result) == (Status.SUCCEEDED, "manual", 3)
     row.refresh_from_db()
     assert (row.state.last_due_at, row.state.run_count) == (None, 0)
-    assert broker.stats([broker.shard_of(f"r{run.pk}", "default")])[0].members == 0
+    assert broker.read_stats([broker.get_shard(f"r{run.pk}", "default")])[0].members == 0
 
 
 def test_handing_back_what_did_not_start_counts_no_reclaim(broker):
@@ -494,9 +494,9 @@ def test_an_error_that_nobody_foresaw_hands_its_entries_back_and_the_worker_goes
     worker = Worker(WorkerOptions(queues=("default",), threads=1))
     worker.upkeep.begin(burst=True, stopping=lambda: False)
     monkeypatch.setattr("django_delayq.worker.trip.judge", lambda *args: 1 / 0)
-    assert worker.round() == 1.0
-    seen = broker.views([(f"s{row.pk}", "default")])[0]
+    assert worker.run_round() == 1.0
+    seen = broker.read_views([(f"s{row.pk}", "default")])[0]
     assert not seen.leased
-    assert seen.score_ms > broker.now_ms() + 20_000
+    assert seen.score_ms > broker.read_now_ms() + 20_000
     assert len(worker.keeper) == 0
     worker.broker.close()

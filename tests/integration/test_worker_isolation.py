@@ -29,17 +29,17 @@ def died(broker, *rows, reclaims=None, lapsed=True):
     for row in rows:
         point = make_due(broker, row)
         if reclaims is not None:
-            Run.of(row, point, status=Status.RUNNING, reclaims=reclaims, fence="old", worker="dead").save()
+            Run.build_for(row, point, status=Status.RUNNING, reclaims=reclaims, fence="old", worker="dead").save()
     dead = Broker(timeout_seconds=5, worker=f"dead of {rows[0].name}")
-    claim = dead.claim(dead.shards()[0], limit=1000, lease_ms=0 if lapsed else 3_600_000, request=1)
+    claim = dead.claim(dead.list_shards()[0], limit=1000, lease_ms=0 if lapsed else 3_600_000, request=1)
     dead.close()
     assert {entry.member for entry in claim.entries} >= {f"s{row.pk}" for row in rows}
 
 
 def lapse(broker, row):
     """Let the lease of a dead worker run out, and tell those that sleep until its end."""
-    set_due(broker, row, "due", broker.now_ms())
-    broker.client.publish(f"{broker.config.prefix}:wake", f"default:0 {broker.now_ms()}")
+    set_due(broker, row, "due", broker.read_now_ms())
+    broker.client.publish(f"{broker.config.prefix}:wake", f"default:0 {broker.read_now_ms()}")
 
 
 @pytest.fixture
@@ -93,10 +93,10 @@ def test_a_take_over_is_not_overtaken_for_ever_by_what_is_claimed_ahead(broker, 
     worker = idle_worker()
     worker.slots.busy = 1
     worker.slots._mean, worker.slots._last_end = 0.001, time.monotonic()
-    assert worker.dispatcher.room() == worker.config.batch_size
+    assert worker.dispatcher.count_room() == worker.config.batch_size
     worker.tick()
     assert len(worker.keeper) == 1
-    assert worker.dispatcher.room() == 0
+    assert worker.dispatcher.count_room() == 0
     worker.slots.busy = 0
     worker.tick()
     assert worker.slots.waiting == 1
@@ -183,7 +183,7 @@ def test_a_drain_hands_a_waiting_suspect_back_uncounted(broker, suspected, patie
     assert running.ended() == OK
     run = Run.objects.get(schedule=suspect)
     assert (run.reclaims, run.status) == (1, Status.RUNNING)
-    assert view(broker, suspect).score_ms <= broker.now_ms()
+    assert view(broker, suspect).score_ms <= broker.read_now_ms()
     assert [words[1] for words in lines(path)] == ["busy", "busy"]
 
 
@@ -196,10 +196,10 @@ def test_a_suspect_does_not_wait_for_ever_behind_a_long_task(broker, tmp_path, p
     make_due(broker, note("long", path, gate=gate))
     with Running() as running:
         waits_behind(running, broker, suspect, path)
-        waited_ms = broker.now_ms()
+        waited_ms = broker.read_now_ms()
         monkeypatch.setattr(suspects, "ALONE_WITHIN_SECONDS", 0.0)  # as if it had waited for so long
         running.worker.wake()
-        wait_until(lambda: not running.worker.dispatcher.isolation.active())
+        wait_until(lambda: not running.worker.dispatcher.isolation.is_active())
         assert view(broker, suspect).score_ms > waited_ms
         make_due(broker, note("meanwhile", other))
         wait_until(lambda: len(lines(other)) == 2, 30)

@@ -78,7 +78,7 @@ def test_a_fit_server_is_looked_at_in_three_commands_of_which_nothing_stays(serv
 
 def test_the_hint_of_a_trial_says_nothing(server):
     with server.broker() as broker:
-        come = listening(broker, keys.all_keys(broker.config.prefix, PLACE))
+        come = listening(broker, keys.build_keys(broker.config.prefix, PLACE))
         start()
         assert set(come()) <= {None}
         come.close()
@@ -97,8 +97,8 @@ def test_it_is_fit_by_either_protocol(server, settings, protocol):
 
 def test_what_somebody_else_has_written_under_the_key_of_the_trial_goes(server):
     with server.broker() as broker:
-        place = broker.shards()[0]
-        names = keys.all_keys(broker.config.prefix, place, "probe")
+        place = broker.list_shards()[0]
+        names = keys.build_keys(broker.config.prefix, place, "probe")
         broker.client.rpush(names["journal"], "garbage")
         start()
         assert broker.client.dbsize() == 0
@@ -184,7 +184,7 @@ def test_a_server_that_cannot_write_to_its_disk_is_not_called_unfit(prefix, tmp_
         folder.rmdir()
         broker.client.config_set("save", "3600 1")
         broker.client.bgsave()
-        wait_until(lambda: broker.info("persistence")[0]["rdb_last_bgsave_status"] == "err")
+        wait_until(lambda: broker.read_info("persistence")[0]["rdb_last_bgsave_status"] == "err")
         with pytest.raises(BrokerUnavailable, match="MISCONF"):
             start()
         broker.client.config_set("save", "")  # else its end would wait for what it cannot save

@@ -51,7 +51,7 @@ def beats(worker, count):
     """Wait for so many heartbeats more: on another server there may be none yet."""
     seen = set()
     name = worker.options.name
-    wait_until(lambda: seen.add(worker.broker.workers().get(name, (None, ""))[0]) or len(seen - {None}) > count)
+    wait_until(lambda: seen.add(worker.broker.read_workers().get(name, (None, ""))[0]) or len(seen - {None}) > count)
 
 
 def test_a_worker_ends_its_runs_and_itself_where_a_server_that_evicts_has_taken_the_place(

@@ -40,7 +40,7 @@ def timers_of(broker, shards=2, alone=False):
 def beat(broker, count, ago_seconds=0.0):
     for number in range(count):
         own = Broker(timeout_seconds=5, worker=f"w{number} of {ago_seconds}")
-        own.heartbeat(broker.now_ms() - int(ago_seconds * 1000), "{}")
+        own.write_heartbeat(broker.read_now_ms() - int(ago_seconds * 1000), "{}")
         own.close()
 
 
@@ -73,12 +73,12 @@ def test_how_many_live_is_not_asked_at_every_look(broker, clock):
 def test_a_look_finds_heads_that_no_hint_told_of_and_tells_what_is_empty(broker, clock):
     made = timers_of(broker)
     for place in made.shards:
-        made.due(place, None, broker.now_ms(), known=True)
+        made.note_due(place, None, broker.read_now_ms(), known=True)
     first, second = made.shards
-    broker.client.zadd(f"{{{broker.config.prefix}:{first}}}:due", {"s1": broker.now_ms() + 3000})
+    broker.client.zadd(f"{{{broker.config.prefix}:{first}}}:due", {"s1": broker.read_now_ms() + 3000})
     assert made.look(clock.now) == [second]
-    assert made.turns(clock.now) == []
-    assert made.turns(clock.now + 3.5) == [first]
+    assert made.list_turns(clock.now) == []
+    assert made.list_turns(clock.now + 3.5) == [first]
 
 
 def test_a_claim_whose_reply_was_lost_is_repeated_at_once(broker, monkeypatch):
@@ -95,7 +95,7 @@ def test_a_claim_whose_reply_was_lost_is_repeated_at_once(broker, monkeypatch):
 
     monkeypatch.setattr(worker.broker, "claim", lose_the_reply)
     assert not worker.claims.claim(place, 1)
-    assert worker.timers.turns(time.monotonic()) == [place]
+    assert worker.timers.list_turns(time.monotonic()) == [place]
     assert worker.claims.claim(place, 1)
     assert len(worker.keeper) == 1
     worker.dispatcher.release_all()
@@ -106,7 +106,7 @@ def test_what_is_due_while_a_worker_is_busy_is_run_by_the_others(broker, tmp_pat
     gate = tmp_path / "gate"
     with ExitStack() as stack:
         workers = [stack.enter_context(Running(threads=1)).worker for _ in range(3)]
-        wait_until(lambda: len(broker.workers()) == 3, 30, "all workers")
+        wait_until(lambda: len(broker.read_workers()) == 3, 30, "all workers")
         args = [str(tmp_path / "blocker"), "blocker", 0, str(gate)]
         make_due(broker, schedule("blocker", task="tests.app.tasks.note", args=args))
         busy = []

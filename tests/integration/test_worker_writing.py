@@ -80,8 +80,8 @@ class Play:
         self.table = Table()
         trouble = SimpleNamespace(
             until=0.0,
-            database_failed=lambda error, writing: self.errors.append(type(error)),
-            database_worked=lambda wrote: None,
+            note_database_failure=lambda error, writing: self.errors.append(type(error)),
+            note_database_success=lambda wrote: None,
         )
         keeper = SimpleNamespace(batch_size=size, discard=self.discard)
         monkeypatch.setattr(recorder, "time", SimpleNamespace(monotonic=lambda: self.now))
@@ -248,7 +248,7 @@ def test_a_worker_loses_and_repeats_nothing_while_a_trigger_refuses_every_row(bu
             gate.touch()
             until(worker, lambda: len(worker.recorder.refusals.rows) == 6)
             for _ in range(20):
-                worker.round(0.01)
+                worker.run_round(0.01)
             worker.keeper.renew_all()
             assert len(worker.keeper) == 6
             assert set(Run.objects.values_list("origin", "status")) == {(Origin.JOB, Status.QUEUED)}
@@ -270,9 +270,11 @@ def test_postgresqls_errors_that_meet_rows_by_turns_are_known(what):
     row = schedule("s")
     with pytest.raises(IntegrityError) as caught, connection.cursor() as cursor:
         if what == "a sequence behind its table":
-            first = Run.of(row, utcnow(), status=Status.QUEUED)
+            first = Run.build_for(row, utcnow(), status=Status.QUEUED)
             first.save()
-            Run.objects.bulk_create([Run.of(row, utcnow() + timedelta(days=1), pk=first.pk, status=Status.QUEUED)])
+            Run.objects.bulk_create(
+                [Run.build_for(row, utcnow() + timedelta(days=1), pk=first.pk, status=Status.QUEUED)]
+            )
         elif what == "no partition":
             cursor.execute("CREATE TEMP TABLE cut (day int) PARTITION BY RANGE (day)")
             cursor.execute("INSERT INTO cut VALUES (1)")
@@ -285,7 +287,7 @@ def test_postgresqls_errors_that_meet_rows_by_turns_are_known(what):
 @pytest.mark.django_db(transaction=True)
 def test_a_running_row_that_is_refused_is_left_for_a_later_try():
     row = schedule("s")
-    running = RunRow.of(row, utcnow(), status=Status.RUNNING, fence="1.e", worker="w1")
+    running = RunRow.build_for(row, utcnow(), status=Status.RUNNING, fence="1.e", worker="w1")
     outcome = ledger.Outcome(running, ledger.load_schedules([row.pk])[row.pk])
     with every_row_refused():
         assert ledger.start([outcome]) == [ledger.Won.LOCKED]

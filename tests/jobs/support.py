@@ -11,7 +11,7 @@ from django_delayq.backend import DelayQBackend
 from django_delayq.calls import DelayQTask, parse_id
 from django_delayq.calls.compat import TaskResultStatus, task, task_enqueued, task_finished, task_started
 from django_delayq.index import Broker, EntryView, keys
-from django_delayq.ledger.chain import member_of_run
+from django_delayq.ledger.chain import format_run_member
 from django_delayq.models import Run
 from django_delayq.sync import after_commit, check_layout, rebuild
 from django_delayq.worker.trip import Trip
@@ -123,7 +123,7 @@ def died(result, times=1, started=True):
     standing = Standing(result)
     trip = Trip(standing.broker)
     check_layout(standing.broker)
-    rebuild(standing.broker, standing.broker.shards())
+    rebuild(standing.broker, standing.broker.list_shards())
     for request in range(1, times + 1):
         standing.make_due()
         _, [held] = trip.claim(standing.shard, 1, request, 10.0**12)
@@ -142,14 +142,14 @@ class Standing:
     def __init__(self, result):
         self.row = row(result)
         self.broker = Broker(timeout_seconds=5, worker="thief")
-        self.member = member_of_run(self.row)
-        self.client, self.shard = self.broker.client, self.broker.shard_of(self.member, self.row.queue)
-        self.names = keys.all_keys(self.broker.config.prefix, self.shard)
+        self.member = format_run_member(self.row)
+        self.client, self.shard = self.broker.client, self.broker.get_shard(self.member, self.row.queue)
+        self.names = keys.build_keys(self.broker.config.prefix, self.shard)
 
     @property
     def view(self):
         """Its entry."""
-        return self.broker.views([(self.member, self.row.queue)])[0]
+        return self.broker.read_views([(self.member, self.row.queue)])[0]
 
     def make_due(self):
         """Let the time have come for which it waits, as if that had passed."""

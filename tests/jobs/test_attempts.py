@@ -7,7 +7,7 @@ import pytest
 from django_delayq import conf, ledger
 from django_delayq.calls.attempt import NOT_ENDED
 from django_delayq.calls.compat import TaskResultStatus, task_backends, task_started
-from django_delayq.index.counters import outcomes
+from django_delayq.index.counters import select_outcomes
 from django_delayq.models import Run
 from django_delayq.monitoring import minutes
 from tests.app import tasks
@@ -20,7 +20,7 @@ FAILED, READY = TaskResultStatus.FAILED, TaskResultStatus.READY
 
 def seen(result):
     """Return what stands of a job's attempts."""
-    return ledger.attempts_of(row(result))
+    return ledger.list_attempts(row(result))
 
 
 def titles(result):
@@ -39,7 +39,7 @@ def retry(result):
 
 def counted(broker):
     found = minutes.sum_rows(minutes.read_rows(datetime.now(UTC) - timedelta(hours=1), broker=broker))
-    return {(kind, task.rpartition(".")[2]): outcomes(tally) for (kind, _, task), tally in found.items()}
+    return {(kind, task.rpartition(".")[2]): select_outcomes(tally) for (kind, _, task), tally in found.items()}
 
 
 def test_a_job_that_succeeds_at_once_keeps_no_attempts_beside_its_row():
@@ -152,7 +152,7 @@ def test_an_outcome_of_before_a_retry_is_not_taken_for_one_of_the_new_attempts()
             task_backends["default"].reschedule(result.id, timedelta(0))
             run_burst()
         retry(result)
-        late = ledger.Outcome(stale, None, ledger.version_of(stale), job=None)
+        late = ledger.Outcome(stale, None, ledger.get_version(stale), job=None)
         stale.status, stale.fence, stale.worker, stale.attempt = "succeeded", "1.x", "late", 1
         assert ledger.record([late]) == [ledger.Won.LOST]
         assert Run.objects.get(pk=row(result).pk).status == "queued"

@@ -146,7 +146,7 @@ def test_a_callback_that_was_written_and_not_put_is_put_by_the_sweep(broker, mon
         patched.setattr("django_delayq.worker.trip.sync.put_runs", lambda broker, runs: 0)
         run_burst()
     assert (callbacks().get().status, CALLS) == ("queued", [])
-    sync.delta_sweep(broker)
+    sync.sweep_delta(broker)
     run_burst()
     assert [(result.id,)] == CALLS
 
@@ -225,7 +225,7 @@ def test_what_is_ordered_by_hand_calls_too_and_what_is_lost_counts_as_a_failure(
     ledger.close_abandoned(ledger.load_abandoned())
     abandoned.refresh_from_db()
     assert abandoned.status == "lost"
-    sync.full_sweep(broker)
+    sync.sweep_fully(broker)
     burst()
     assert [("run", abandoned.pk, abandoned.due_at.isoformat())] == CALLS
 

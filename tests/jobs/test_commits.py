@@ -144,7 +144,7 @@ def test_without_redis_nothing_fails_and_the_next_sweep_puts_it_there(broker, wi
         assert (tasks.echo.get_result(result.id).status, len(heard)) == (TaskResultStatus.READY, 1)
     assert "the workers will make up for it" in caplog.text
     assert Standing(result).gone()
-    sync.delta_sweep(broker)
+    sync.sweep_delta(broker)
     assert Standing(result).view.score_ms is not None
     assert run(result).return_value == [[1], {}]
 
@@ -153,7 +153,7 @@ def test_in_the_prefix_of_another_database_nothing_is_put_moved_or_removed(broke
     run_burst()
     waiting = tasks.echo.using(run_after=HOUR).enqueue()
     before = Standing(waiting).view
-    monkeypatch.setattr("django_delayq.sync.layout.fingerprint", lambda: "another database")
+    monkeypatch.setattr("django_delayq.sync.layout.read_fingerprint", lambda: "another database")
     monkeypatch.setattr(after_commit, "_checked", (None, 0.0))
     result = tasks.echo.enqueue(1)
     assert "belongs to another database" in caplog.text
@@ -192,7 +192,7 @@ def test_where_the_database_cannot_be_written_it_raises_and_nothing_is_left(brok
                 tasks.echo.enqueue_many([((2,), {}), ((3,), {})])
             cursor.execute("PRAGMA query_only=0" if read_only else "SET default_transaction_read_only = off")
     assert (heard, Run.objects.count()) == ([], 0)
-    assert sum(stats.jobs for stats in broker.stats(broker.shards())) == 0
+    assert sum(stats.jobs for stats in broker.read_stats(broker.list_shards())) == 0
 
 
 # -- in a TestCase
@@ -224,7 +224,7 @@ def test_a_process_that_is_killed_between_commit_and_redis_leaves_a_job_that_sta
     program = f"import django; django.setup(); from tests.app.tasks import note; note.enqueue({str(path)!r})"
     environment = command_environment({"DELAYQ_FAILPOINTS": "before_mirror=kill"})
     with worker(IDLE_CAP_SECONDS=60):
-        wait_until(lambda: broker.workers(), 20, "a worker")
+        wait_until(lambda: broker.read_workers(), 20, "a worker")
         done = subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT, check=False, timeout=600)
         assert done.returncode == -9
         assert Run.objects.count() == 1

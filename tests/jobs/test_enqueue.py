@@ -11,7 +11,7 @@ from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 from django_delayq.backend import DelayQBackend
-from django_delayq.calls import new_tokens, parse_id
+from django_delayq.calls import generate_tokens, parse_id
 from django_delayq.calls.compat import (
     InvalidTask,
     InvalidTaskBackend,
@@ -94,7 +94,7 @@ def test_ids_are_unique_and_shorter_than_64_characters_and_nobody_guesses_them()
 
 
 def test_the_random_part_of_an_id_has_more_than_120_bits():
-    tokens = new_tokens(4096)
+    tokens = generate_tokens(4096)
     assert {len(token) for token in tokens} == {22}
     for at in range(22):  # each place takes each of 64 values: 132 bits
         assert len({token[at] for token in tokens}) == 64
@@ -316,11 +316,11 @@ def test_what_was_used_is_what_stands_of_the_job(use_tz):
 @pytest.mark.parametrize("how", ["datetime", "timedelta"])
 def test_it_does_not_run_before_its_time(use_tz, how, broker):
     after = timedelta(hours=1)
-    began = from_ms(broker.now_ms() - 1)
+    began = from_ms(broker.read_now_ms() - 1)
     made = app_tasks.add.using(run_after=timezone.now() + after if how == "datetime" else after)
     result = made.enqueue(1)
     standing = Standing(result)
-    assert began <= from_ms(standing.view.score_ms) - after <= from_ms(broker.now_ms() + 1)
+    assert began <= from_ms(standing.view.score_ms) - after <= from_ms(broker.read_now_ms() + 1)
     assert row(result).due_at == from_ms(standing.view.score_ms)
     assert run(result).status == TaskResultStatus.READY
     standing.make_due()  # as a clock that is wrong, or damage, would
@@ -381,7 +381,7 @@ def test_what_is_more_urgent_does_not_start_early():
     app_tasks.add.using(priority=-100).enqueue(2)
     run_burst()
     assert app_tasks.CALLS == [(2, 1)]
-    assert Standing(later).view.score_ms > Standing(later).broker.now_ms()
+    assert Standing(later).view.score_ms > Standing(later).broker.read_now_ms()
 
 
 # -- before the apps are loaded

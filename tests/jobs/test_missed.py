@@ -25,7 +25,7 @@ postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLit
 def built(broker):
     """Shards that are built, and a mark."""
     run_burst()
-    sync.delta_sweep(broker)
+    sync.sweep_delta(broker)
 
 
 @pytest.fixture
@@ -144,21 +144,21 @@ def test_after_a_flush_all_that_is_open_comes_back_and_what_was_noted_stays(brok
     with unput():
         result = tasks.echo.enqueue(3)
     sync.check_layout(broker)
-    assert sync.rebuild(broker, broker.shards())
+    assert sync.rebuild(broker, broker.list_shards())
     assert [put(each) for each in (waiting, ended, result)] == [True, False, True]
     assert sync.put_missing(broker) == 0
     # The shards are lost and the note is not: it knows of gaps.
     missing.Mark(1, [missing.Gap(5, 6, 7)]).write(broker)
     noted = broker.read_note("missed")
-    broker.drop(broker.shards())
-    assert sync.rebuild(broker, broker.shards())
+    broker.drop(broker.list_shards())
+    assert sync.rebuild(broker, broker.list_shards())
     assert broker.read_note("missed") == noted
     # Nor does a rebuild of one queue say that those of the others were put.
     broker.write_note("missed", "")
     with unput():
         result = tasks.echo.using(queue_name="mail").enqueue(4)
-    broker.drop(broker.shards()[:1])
-    assert sync.rebuild(broker, broker.shards())
+    broker.drop(broker.list_shards()[:1])
+    assert sync.rebuild(broker, broker.list_shards())
     assert sync.put_missing(broker) >= 1
     assert put(result)
 

@@ -197,7 +197,7 @@ def test_each_is_kept_for_as_long_as_its_outcome_says_and_then_deleted_with_what
     with pytest.raises(TaskResultDoesNotExist):
         results[0].refresh()
     for _ in range(2):  # the second one has nothing to do
-        sync.full_sweep(broker)
+        sync.sweep_fully(broker)
         assert set(Run.objects.values_list("pk", flat=True)) == {each.pk for each in found[1:]}
     assert Output.objects.count() == 1
 

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from django_delayq.calls import Retries
 from django_delayq.calls.compat import TaskResultStatus, task_backends, task_finished
-from django_delayq.calls.task import retries_of
+from django_delayq.calls.task import get_retries
 from django_delayq.exceptions import JobHeld, TaskCancelled, TaskTimeout
 from django_delayq.worker import loop
 from django_delayq.worker.options import RECYCLE
@@ -39,9 +39,9 @@ FAIL = "tests.app.tasks.fail"
 def comes_due(*results):
     """Run what is due; return for each of these in how many seconds it comes due: (at least, at most)."""
     standing = [Standing(result) for result in results]
-    before = standing[0].broker.now_ms()
+    before = standing[0].broker.read_now_ms()
     run_burst()
-    after = standing[0].broker.now_ms()
+    after = standing[0].broker.read_now_ms()
     scores = [one.view.score_ms for one in standing]
     return [((score - after) / 1000, (score - before) / 1000) for score in scores]
 
@@ -200,7 +200,7 @@ def test_a_job_that_is_stopped_while_it_runs_is_not_tried_again_until_it_is_retr
     result = retried(app_tasks.tidy, max_attempts=3).enqueue(str(tmp_path / "f"), LONG)
     spun = retried(app_tasks.spin, max_attempts=3).enqueue(LONG)
     with live_worker() as live:
-        wait_until(lambda: len(live.worker.slots.executing()) == 2, 20, "the executions")
+        wait_until(lambda: len(live.worker.slots.list_executing()) == 2, 20, "the executions")
         for each in (result, spun):
             with pytest.raises(JobHeld):
                 backend.cancel(each.id)
@@ -215,4 +215,4 @@ def test_a_job_that_is_stopped_while_it_runs_is_not_tried_again_until_it_is_retr
 
 
 def test_a_task_of_another_class_says_nothing_of_retries():
-    assert retries_of(object()) == Retries()
+    assert get_retries(object()) == Retries()

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from django_delayq.calls import key_hash
+from django_delayq.calls import hash_key
 from django_delayq.calls.compat import TaskResultStatus, task_backends
 from django_delayq.exceptions import KeyTaken
 from django_delayq.ledger import jobs as ledger_jobs
@@ -54,7 +54,7 @@ def test_a_key_is_stored_as_a_hash_of_the_task_and_the_text(settings):
     keys = ["k", "K", "k ", "\u00e9", "e\u0301", "x" * 255, "\udcff"]
     results = [unique(key=key).enqueue(1) for key in keys] + [unique(tasks.echo).enqueue(1)]
     assert len({result.id for result in results}) == len(keys) + 1
-    assert held(results[0]) == key_hash(app_tasks.add.module_path, "k")
+    assert held(results[0]) == hash_key(app_tasks.add.module_path, "k")
     assert all(len(held(result)) == 32 for result in results)
 
 
@@ -110,7 +110,7 @@ def test_keys_of_one_call_are_taken_in_their_order(monkeypatch):
 
 def test_where_the_others_always_start_first_a_job_goes_without_its_key(monkeypatch):
     first = unique(run_after=HOUR).enqueue(1)
-    monkeypatch.setattr(ledger_jobs, "locked", lambda rows: Run.objects.none())
+    monkeypatch.setattr(ledger_jobs, "lock_rows", lambda rows: Run.objects.none())
     second = unique(run_after=HOUR).enqueue(2)
     assert (second.id != first.id, held(second)) == (True, None)
 
@@ -255,11 +255,11 @@ def test_a_job_that_is_handed_back_unstarted_has_its_key_again_unless_another_ha
     worker = Worker(WorkerOptions(queues=("default",), threads=1))  # its slots are not started
     worker.upkeep.begin(burst=True, stopping=lambda: False)
     while not worker.slots.waiting:
-        worker.round(0.01)
+        worker.run_round(0.01)
     assert held(waits) is None
     other = unique().enqueue(2) if taken else None
     worker.dispatcher.release_all()
-    worker.upkeep.farewell()
+    worker.upkeep.sign_off()
     assert (row(waits).status, held(waits) is None) == ("queued", taken)
     assert unique().enqueue(3).id == (other or waits).id
     assert run(waits).return_value == 2

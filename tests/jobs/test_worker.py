@@ -39,10 +39,10 @@ def test_an_unknown_task_is_kept_for_other_workers(monkeypatch, caplog):
     lacking = {name: made for name, made in known.items() if name != tasks.echo.module_path}
     monkeypatch.setattr(registry, "_tasks", lacking)
     standing = Standing(result)
-    before = standing.broker.now_ms()
+    before = standing.broker.read_now_ms()
     assert run(other).status == SUCCESSFUL
     assert "No installed app has a @task function 'tests.jobs.tasks.echo'" in caplog.text
-    assert before + 30_000 <= standing.view.score_ms <= standing.broker.now_ms() + 30_000
+    assert before + 30_000 <= standing.view.score_ms <= standing.broker.read_now_ms() + 30_000
     monkeypatch.setattr(registry, "_tasks", known)
     assert tasks.echo.get_result(result.id).status == READY
     standing.make_due()
@@ -94,8 +94,8 @@ def test_what_has_ended_was_deleted_or_is_in_another_queue_by_now_is_not_run(bro
     rows(moved).update(queue="mail")
     run_burst(queues=("default",))
     assert [n for n, _ in app_tasks.CALLS] == [3]
-    assert sum(stats.members + stats.jobs for stats in broker.stats(broker.shards()[:1])) == 0
-    sync.full_sweep(broker)
+    assert sum(stats.members + stats.jobs for stats in broker.read_stats(broker.list_shards()[:1])) == 0
+    sync.sweep_fully(broker)
     run_burst()
     assert sorted(n for n, _ in app_tasks.CALLS) == [2, 3]
 
@@ -117,7 +117,7 @@ def test_a_row_of_a_restored_database_is_not_run_under_the_lease_of_another_one(
     run_burst()
     found = Run.objects.get()
     assert (found.status, found.attempts, found.reclaims, app_tasks.CALLS) == ("queued", None, 0, [])
-    view = broker.views([(standing.member, "default")])[0]
+    view = broker.read_views([(standing.member, "default")])[0]
     assert view.generation == int(found.created_at.timestamp()) * 1_000_000 + found.created_at.microsecond
     assert view.score_ms == view.point_ms == int(found.due_at.timestamp() * 1000)
 

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django_delayq import actions
 from django_delayq.embedded import EmbeddedServer
 from django_delayq.exceptions import BrokerError
-from django_delayq.index import Broker, Definition, MinuteCounts, Settlement, keys, probe
+from django_delayq.index import Broker, EntryDefinition, MinuteCounts, Settlement, keys, probe
 from django_delayq.index.connection import DamagedKeys
 from django_delayq.models import Run, Schedule
 from tests.acceptance.support import wait_until
@@ -60,7 +60,7 @@ def said(*command):
 
 
 def key(broker, part):
-    return keys.all_keys(broker.config.prefix, PLACE, broker.worker)[part]
+    return keys.build_keys(broker.config.prefix, PLACE, broker.worker)[part]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -113,14 +113,14 @@ def test_worker_mirror_and_commands_work_under_the_minimal_user(locked, admin, s
 def steps(broker, admin):
     """Yield what the app asks of Redis, each as one call. Needs no database."""
     place, lease = PLACE, {"lease_ms": LEASE_MS}
-    point = broker.now_ms() + 60_000
-    yield lambda: broker.info("memory")
+    point = broker.read_now_ms() + 60_000
+    yield lambda: broker.read_info("memory")
     yield lambda: broker.claim_layout("{}")
-    yield lambda: broker.layout()
+    yield lambda: broker.read_layout()
     yield lambda: broker.write_note("layout", "{}")
-    yield lambda: broker.heartbeat(1, "{}")
-    yield lambda: broker.workers()
-    yield lambda: broker.live_workers(since_ms=0)
+    yield lambda: broker.write_heartbeat(1, "{}")
+    yield lambda: broker.read_workers()
+    yield lambda: broker.count_live_workers(since_ms=0)
     yield lambda: broker.take_upkeep()
     yield lambda: broker.keep_upkeep()
     yield lambda: broker.end_upkeep()
@@ -131,13 +131,13 @@ def steps(broker, admin):
     yield lambda: broker.read_note("missed")
     yield lambda: broker.swap_epochs([place], None, "building:x", ttl_ms=10_000)
     yield lambda: broker.swap_epochs([place], "building:x", "e")
-    hints = broker.hints(timeout_seconds=0.01)
+    hints = broker.receive_hints(timeout_seconds=0.01)
     yield lambda: next(hints)
-    yield lambda: broker.upsert(place, [Definition(f"s{n}", 1, point, point) for n in (1, 2, 3)])
-    yield lambda: broker.upsert(place, [Definition(f"r{n}", 1, 1, 0) for n in (1, 2, 3)], mode="new")
-    jobs = [Definition(f"j{n}", 1, n, 0, priority=n) for n in range(1, 6)]
+    yield lambda: broker.upsert(place, [EntryDefinition(f"s{n}", 1, point, point) for n in (1, 2, 3)])
+    yield lambda: broker.upsert(place, [EntryDefinition(f"r{n}", 1, 1, 0) for n in (1, 2, 3)], mode="new")
+    jobs = [EntryDefinition(f"j{n}", 1, n, 0, priority=n) for n in range(1, 6)]
     yield lambda: broker.upsert(place, jobs, mode="new")
-    yield lambda: broker.upsert(place, [Definition("j5", 1, point, point)], mode="move")
+    yield lambda: broker.upsert(place, [EntryDefinition("j5", 1, point, point)], mode="move")
     claims = []
     yield lambda: claims.append(broker.claim(place, limit=9, request=1, **lease))
     yield lambda: broker.claim(place, limit=9, request=1, **lease)
@@ -149,18 +149,18 @@ def steps(broker, admin):
     yield lambda: broker.remove(place, [("s1", 9, "")])
     yield lambda: broker.remove(place, [("j5", 9, "")], gone=True)
     yield lambda: probe.look(broker)
-    yield lambda: broker.views([("s2", "default"), ("j1", "default")])
+    yield lambda: broker.read_views([("s2", "default"), ("j1", "default")])
     yield lambda: list(broker.scan(place))
-    yield lambda: broker.stats([place])
-    yield lambda: broker.heads([place])
-    yield lambda: broker.epochs([place])
+    yield lambda: broker.read_stats([place])
+    yield lambda: broker.read_heads([place])
+    yield lambda: broker.read_epochs([place])
     counts = MinuteCounts(broker)
     yield lambda: counts.add("default", 1, [(("points", "default", "t"), {"succeeded": 1})])
-    yield lambda: [counts.read("default", minute) for minute in counts.minutes("default", 0, 2)]
+    yield lambda: [counts.read("default", minute) for minute in counts.list_minutes("default", 0, 2)]
     yield lambda: counts.forget("default", 1)
     yield lambda: broker.count_leases([place])
     yield lambda: broker.take_over([place])
-    yield lambda: broker.farewell()
+    yield lambda: broker.remove_heartbeat()
     yield lambda: admin.set(key(broker, "due"), "foreign")
     yield lambda: broker.repair(place)
     yield lambda: broker.drop([place])

@@ -84,7 +84,7 @@ def read_while_moving(broker, cluster):
     """Write and read a key whose slot is on its way; return what was read."""
     with Moving(cluster, key_slot(f"{PREFIX}:layout".encode())):
         broker.write_note("layout", "moved")
-        return broker.layout()
+        return broker.read_layout()
 
 
 def test_every_command_of_the_app_is_allowed_on_a_cluster(cluster, locked, admin):

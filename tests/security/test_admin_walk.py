@@ -113,13 +113,13 @@ def row(broker):
         kind="failing", subject=str(made.pk), name=made.name, text=made.task, reported_at=datetime.now(UTC)
     )
     sync.check_layout(broker)
-    sync.full_sweep(broker)
+    sync.sweep_fully(broker)
     return made
 
 
 @pytest.fixture
 def run(row):
-    made = Run.of(row, datetime(2020, 1, 1, tzinfo=UTC), status="failed", error="Traceback", reason="X")
+    made = Run.build_for(row, datetime(2020, 1, 1, tzinfo=UTC), status="failed", error="Traceback", reason="X")
     made.save()
     return made
 
@@ -296,7 +296,7 @@ def test_hostile_texts_are_escaped_on_every_page_and_in_every_message(boss, brok
         created_at=datetime.now(UTC) - timedelta(days=800),
     )
     sync.check_layout(broker)
-    sync.full_sweep(broker)
+    sync.sweep_fully(broker)
     Schedule._base_manager.update(declared_key=name)
     state = {"condition": Condition.BROKEN, "condition_reason": text, "last_status": short[:16]}
     ScheduleState.objects.update_or_create(schedule=row, defaults=state)
@@ -307,13 +307,13 @@ def test_hostile_texts_are_escaped_on_every_page_and_in_every_message(boss, brok
     Control.objects.create(name=short, paused=True, reason=text, changed_by=short)
     stored = text.replace("\0", "")
     for number, status in enumerate(("failed", "skipped", "lost", "running")):
-        made = Run.of(
+        made = Run.build_for(
             row, datetime(2020, 1, 1 + number, tzinfo=UTC), status=status, error=stored, reason=short,
             worker=short[:100], result={text: [text]},
         )  # fmt: skip
         made.save()
-    broker.heartbeat(broker.now_ms(), text)
-    broker.client.zadd(f"{broker.config.prefix}:workers", {text.encode(): broker.now_ms()})
+    broker.write_heartbeat(broker.read_now_ms(), text)
+    broker.client.zadd(f"{broker.config.prefix}:workers", {text.encode(): broker.read_now_ms()})
     job = waiting()
     call = {"args": [text], "kwargs": {text: text}}
     Run.objects.filter(pk=job.pk).update(call=call, queue=short[:64], backend=short)

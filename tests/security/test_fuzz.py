@@ -64,7 +64,7 @@ MEMBERS = [b"", b"s", b"s-1", b"s0", b"s999999", b"s" + b"9" * 18, b"s" + b"9" *
            b"s1\n", b"\xff", "s１".encode(), f"{TRAP}.spring".encode(), OTHERS[0].encode(), b"../s1",
            pickle.dumps(Pickled()),
            b"OURS", b"OFF", b"MAIL", b"GONE", b"JOB", b"LATER", b"jobs", b"j", b"jx"]  # fmt: skip
-OF_THE_PREFIX = {name.partition(":")[2]: kind for name, kind in keys.prefix_keys("p").items()}
+OF_THE_PREFIX = {name.partition(":")[2]: kind for name, kind in keys.list_prefix_keys("p").items()}
 KINDS = {**keys.TYPES, **OF_THE_PREFIX}
 assert len(KINDS) == len(keys.TYPES) + len(OF_THE_PREFIX)
 
@@ -82,7 +82,7 @@ class Prefix:
 
     def __init__(self, broker):
         self.broker, self.client = broker, broker.client
-        names = keys.all_keys(broker.config.prefix, PLACE, WORKER)
+        names = keys.build_keys(broker.config.prefix, PLACE, WORKER)
         self.names = {**names, **{part: f"{broker.config.prefix}:{part}" for part in OF_THE_PREFIX}}
         self.rows = {}
 
@@ -112,7 +112,7 @@ class Prefix:
         if member.decode("latin-1") in ("OURS", "OFF", "MAIL", "GONE"):
             key = member.decode()
             member = b"s%d" % (self.gone if key == "GONE" else self.rows[key].pk)
-        now = self.broker.now_ms()
+        now = self.broker.read_now_ms()
         if how == "gone":
             self.client.delete(name)
         elif how == "foreign":
@@ -174,7 +174,7 @@ def allowed(prefix, calls):
         row = rows[name]
         assert (path, list(args), kwargs) == (row.task, row.args, row.kwargs)
         assert row.recurrence.next_after(due_at - timedelta(microseconds=1)) == due_at, "a point that it does not have"
-        assert due_at <= from_ms(prefix.broker.now_ms()), "before it was due"
+        assert due_at <= from_ms(prefix.broker.read_now_ms()), "before it was due"
 
 
 def healed(prefix):
@@ -183,13 +183,13 @@ def healed(prefix):
         run_burst(name=WORKER)  # repairs keys of a foreign type, which sweeps only name
         sync.sweep_now(prefix.broker)
     run_burst(name=WORKER)
-    assert sync.full_sweep(prefix.broker).lines == []
+    assert sync.sweep_fully(prefix.broker).lines == []
     assert sync.count_differences(prefix.broker).total == 0
     for name, due_at in prefix.due.items():
         row = prefix.rows[name]
         outcomes = Run.objects.filter(schedule_id=row.pk, origin="due", due_at=due_at)
         assert [run.status for run in outcomes] == ["succeeded"], name
-        view = prefix.broker.views([(f"s{row.pk}", row.queue)])[0]
+        view = prefix.broker.read_views([(f"s{row.pk}", row.queue)])[0]
         assert view.point_ms == to_ms(row.recurrence.next_after(due_at))
         assert not view.leased
     assert ScheduleState.objects.filter(condition="broken").count() == 0
@@ -250,7 +250,7 @@ def test_of_made_up_points_of_before_an_edit_one_runs_the_schedules_own_call_and
         name="edited", task="tests.app.tasks.add", args=[1], kwargs={"b": 2}, kind="cron", cron=YEARLY_CRON
     )
     run_burst(name=WORKER)
-    now = broker.now_ms()
+    now = broker.read_now_ms()
     Schedule._base_manager.filter(pk=row.pk).update(created_at=from_ms(now - 10 * 86_400_000))
     row.refresh_from_db()
     row.description = "edited"
@@ -266,7 +266,7 @@ def test_of_made_up_points_of_before_an_edit_one_runs_the_schedules_own_call_and
     assert ran == [now - 86_400_000], "one, once: with it all up to the edit is decided"
     recorded = [to_ms(run.due_at) for run in Run.objects.filter(status="succeeded").order_by("due_at")]
     assert recorded == ran
-    assert sync.full_sweep(broker).lines == []
+    assert sync.sweep_fully(broker).lines == []
 
 
 HINTS = [text for text in TEXTS if len(text) < 100] + [
@@ -281,7 +281,7 @@ def test_hostile_hints_end_no_worker_and_run_nothing_early(broker, spied):
     prefix = Prefix(broker)
     prefix.fill()
     calls.clear()
-    channel = keys.wake_channel(broker.config.prefix)
+    channel = keys.build_wake_channel(broker.config.prefix)
     with live_worker(WORKER) as live:
         wait_until(lambda: len(calls) == 2, 10, "both due points")
         wait_until(lambda: broker.client.publish(channel, b"default:0 1") == 1, 10, "a worker that listens")
@@ -302,10 +302,10 @@ def test_a_well_made_forged_layout_makes_a_worker_refuse_and_change_nothing(brok
     prefix = Prefix(broker)
     prefix.fill()
     broker.write_note("layout", json.dumps({"database": "x", "version": 1, "shards": {"default": 1, "mail": 1}}))
-    before = broker.views([(f"s{row.pk}", row.queue) for row in prefix.rows.values() if row.pk])
+    before = broker.read_views([(f"s{row.pk}", row.queue) for row in prefix.rows.values() if row.pk])
     with pytest.raises(ForeignLayout, match="adopt"):
         run_burst(name=WORKER)
-    assert broker.views([(f"s{row.pk}", row.queue) for row in prefix.rows.values() if row.pk]) == before
+    assert broker.read_views([(f"s{row.pk}", row.queue) for row in prefix.rows.values() if row.pk]) == before
     assert not Run.objects.exclude(status="queued").exists()
     sync.adopt(broker)
     run_burst(name=WORKER)

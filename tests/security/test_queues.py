@@ -71,13 +71,13 @@ class Members:
 
     def parts_of(self, kind):
         """Return the keys of the shard that a member belongs to."""
-        return keys.all_keys(self.prefix, self.broker.shard_of(self.names[kind], "default"))
+        return keys.build_keys(self.prefix, self.broker.get_shard(self.names[kind], "default"))
 
     def move(self, move):
         """Do what somebody can who may write to Redis."""
         client, member, source = self.broker.client, self.names[move.kind], self.parts_of(move.kind)
         queue, _, shard = move.target.partition(":")
-        target = keys.all_keys(self.prefix, Shard(queue, int(shard)))
+        target = keys.build_keys(self.prefix, Shard(queue, int(shard)))
         values = {part: client.hget(source[part], member) for part in HASHES}
         if not move.copy:
             for part in (*HASHES, *ZSETS):
@@ -93,8 +93,8 @@ class Members:
         """Let workers of these queues execute what they will, also what was handed back; return its kinds."""
         for _ in range(2):
             run_burst(queues=queues)
-            for place in self.broker.shards(queues):
-                name = keys.all_keys(self.prefix, place)["jobs"]
+            for place in self.broker.list_shards(queues):
+                name = keys.build_keys(self.prefix, place)["jobs"]
                 for member in self.broker.client.zrange(name, 0, -1):
                     self.broker.client.zadd(name, {member: 1})
         found = [KINDS[number] for number, _ in tasks.CALLS]

@@ -27,12 +27,12 @@ from django_delayq.text import (
     HIDDEN,
     SECRET_PAIRS,
     SECRET_WORDS,
-    looks_secret,
+    find_secret_texts,
+    is_secret_name,
     redact,
     redact_arguments,
     redact_signature,
     redact_text,
-    secret_texts,
 )
 from django_delayq.worker.logs import JsonFormatter, LineFormatter
 from tests.faults.harness.servers import pointing_at
@@ -49,7 +49,7 @@ LISTED = (
 @pytest.mark.parametrize("shape", ["{0}", "{1}", "db_{0}", "X-{0}-2", "my{2}"])
 def test_a_name_is_secret_in_every_spelling(shape):
     for name in (*LISTED, *SECRET_WORDS, *("_".join(pair) for pair in SECRET_PAIRS)):
-        assert looks_secret(shape.format(name, name.upper(), name[0].upper() + name[1:])), name
+        assert is_secret_name(shape.format(name, name.upper(), name[0].upper() + name[1:])), name
 
 
 @pytest.mark.parametrize("shape", ["{}=hunter2", "now {}: hunter2", '{{"{}": "hunter2"}}'])
@@ -62,7 +62,7 @@ def test_every_secret_name_is_seen_in_a_text_in_any_case(shape):
 
 @pytest.mark.parametrize("name", ["tokenizer", "author", "keyboard", "key", "days", "", "cookiecutter", "sessional"])
 def test_a_name_that_only_contains_the_letters_is_not(name):
-    assert not looks_secret(name)
+    assert not is_secret_name(name)
 
 
 def test_values_are_hidden_at_any_depth_and_nothing_else_is():
@@ -86,7 +86,7 @@ def test_positional_arguments_have_the_names_of_their_parameters():
     )
     assert redact_arguments(["u"], {}, None) == ([HIDDEN], {}), "nobody knows what it is"
     assert redact_arguments("garbage", None, PARAMETERS) == ([], {})
-    assert secret_texts(["user", "the token", "abc"], {"a": [{"pwd": ["deep one", 12345]}]}, PARAMETERS) == [
+    assert find_secret_texts(["user", "the token", "abc"], {"a": [{"pwd": ["deep one", 12345]}]}, PARAMETERS) == [
         "the token",
         "deep one",
     ]
@@ -292,7 +292,7 @@ def test_who_may_change_the_schedule_sees_the_value_and_saves_it_unharmed(boss, 
 @pytest.mark.django_db(transaction=True)
 def test_a_row_stored_unredacted_and_a_result_are_shown_redacted():
     row = Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron="0 9 * * *")
-    run = Run.of(
+    run = Run.build_for(
         row,
         datetime(2020, 1, 1, tzinfo=UTC),
         status="failed",
@@ -328,7 +328,7 @@ def test_a_list_does_not_tell_whether_a_hidden_value_was_guessed(boss, model, lo
     secret = {"kwargs": {"password": "hunter2"}, "args": ["hunter2"]}
     row = Schedule.objects.create(name="s", task="tests.app.tasks.noop", kind="cron", cron="0 9 * * *")
     Schedule._base_manager.filter(pk=row.pk).update(**secret)
-    Run.of(row, datetime(2020, 1, 1, tzinfo=UTC), status="succeeded", result={"token": "hunter2"}).save()
+    Run.build_for(row, datetime(2020, 1, 1, tzinfo=UTC), status="succeeded", result={"token": "hunter2"}).save()
     client = boss if who == "boss" else client_for("view_schedule", "view_run")
     address = f"/admin/django_delayq/{model.__name__.lower()}/"
     assert client.get(address, {lookup: "h"}).status_code == 400
@@ -412,7 +412,7 @@ def test_sentinels_that_are_away_are_told_without_their_password(settings):
     default = {**settings.CACHES["default"], "LOCATION": "redis://:hunter2@orders/0", "OPTIONS": options}
     away = pytest.raises(BrokerUnavailable, match=r"No master found for 'orders'.*ConnectionError")
     with override_settings(CACHES={**settings.CACHES, "default": default}), away as caught:
-        Broker(timeout_seconds=1).layout()
+        Broker(timeout_seconds=1).read_layout()
     said = "".join(traceback.format_exception(caught.value))
     assert "hunter2" not in said
     assert "ConnectionPool" not in str(caught.value)

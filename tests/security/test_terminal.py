@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from django_delayq.models import Schedule, ScheduleState
-from django_delayq.text import plain
+from django_delayq.text import escape_text
 from django_delayq.worker.logs import JsonFormatter, LineFormatter
 from tests.acceptance.support import PATIENCE_SECONDS, ROOT, command_environment
 from tests.integration.admin_pages import LIST
@@ -48,7 +48,7 @@ def shown(*commands):
 
 
 def is_plain(text):
-    return not any(plain(character) != character for character in text if character != "\n")
+    return not any(escape_text(character) != character for character in text if character != "\n")
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def hostile(broker):
     run_burst()
     row = Schedule.objects.create(name=NAMED, task="tests.app.tasks.fail", kind="cron", cron="0 9 * * *")
     ScheduleState.objects.filter(schedule=row).update(condition="broken", condition_reason=NAMED, failing_streak=3)
-    prefix, now = broker.config.prefix, broker.now_ms()
+    prefix, now = broker.config.prefix, broker.read_now_ms()
     broker.client.zadd(f"{prefix}:workers", {HOSTILE: now})
     details = json.dumps({"queues": ["default", HOSTILE.decode("latin-1")], "started": 1})
     broker.client.hset(f"{prefix}:worker-details", HOSTILE, details)
@@ -112,5 +112,5 @@ def test_a_log_line_is_one_line_of_text(formatter):
     ],
 )
 def test_plain_text_is_left_alone_and_the_rest_is_written_out(text, wanted):
-    assert plain(text) == (text if wanted is None else wanted)
-    assert plain(plain(text)) == plain(text)
+    assert escape_text(text) == (text if wanted is None else wanted)
+    assert escape_text(escape_text(text)) == escape_text(text)

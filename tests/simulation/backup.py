@@ -27,7 +27,7 @@ class Backup:
             for statement in connection.ops.sql_flush(no_style(), tables, reset_sequences=True, allow_cascade=True):
                 cursor.execute(statement)
         client, prefix = self.world.stage.client, self.world.config.prefix
-        patterns = [f"{{{prefix}:*", *keys.prefix_keys(prefix)]
+        patterns = [f"{{{prefix}:*", *keys.list_prefix_keys(prefix)]
         names = [name for pattern in patterns for name in client.scan_iter(match=pattern, count=1000)]
         if names:
             client.delete(*names)

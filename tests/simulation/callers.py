@@ -16,7 +16,7 @@ from django_delayq.calls.registry import get_task
 from django_delayq.exceptions import BrokerError, JobHeld, KeyTaken
 from django_delayq.models import Run
 from django_delayq.recurrence import to_ms
-from django_delayq.recurrence.point import micros
+from django_delayq.recurrence.point import to_micros
 from django_delayq.sync.layout import ForeignLayout
 
 from .clock import BEGIN_MS
@@ -231,7 +231,7 @@ class Callers:
         if said["unique"] is None or not holders:
             if not fresh or key in self.wanted:
                 raise Broken("J one job stands for another one", key, said)
-            self.wanted[key] = Wanted(key, row.backend, row.queue, generation=micros(row.created_at), **said)
+            self.wanted[key] = Wanted(key, row.backend, row.queue, generation=to_micros(row.created_at), **said)
         elif fresh or [item.id for item in holders] != [key]:
             raise Broken("J two jobs have one unique key", key, holders)
 

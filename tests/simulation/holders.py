@@ -63,7 +63,7 @@ class Holders:
             if not again and now != was:
                 raise Broken("I4 a stale request changed something", request.name, member, item, was)
             if mine and request.name == "settle":
-                self._check_settled(request, item, json.loads(scripts.text(reply))[number + 2])
+                self._check_settled(request, item, json.loads(scripts.decode_text(reply))[number + 2])
 
     def _check_settled(self, request, item, applied):
         member, fence, what, ms, generation, point = item
@@ -84,7 +84,7 @@ class Holders:
         return was["lease"] is not None and was["lease"] == item[1]
 
     def _check_claim(self, request, before, reply, late):
-        told = json.loads(scripts.text(reply))
+        told = json.loads(scripts.decode_text(reply))
         place, fence, leased = request.shard, told[3], set(told[4::5])
         identity = (request.owner, int(request.args[2]))
         key = (request.owner, place)
@@ -117,7 +117,7 @@ class Holders:
     def reply_was_lost(self, request: Request, reply):
         """Note what a worker was given without knowing it."""
         if request.name == "claim":
-            told = json.loads(scripts.text(reply))
+            told = json.loads(scripts.decode_text(reply))
             self.lost[(request.owner, request.shard)] = dict.fromkeys(told[4::5], f"{told[3]} {request.owner}")
 
     def reply_arrived(self, request, reply):
@@ -125,7 +125,7 @@ class Holders:
         trusted = self.trusted.setdefault(request.owner, {})
         if request.name == "claim":
             self.answered[(request.owner, request.shard)] = int(request.args[2])
-            told = json.loads(scripts.text(reply))
+            told = json.loads(scripts.decode_text(reply))
             lease = told[3], request.sent + int(request.args[1]) / 1000
             trusted.update(((request.shard, member), lease) for member in told[4::5])
         elif request.name == "renew":

@@ -274,7 +274,7 @@ class People:
     @step
     def reshard(self, count=3):
         """Restart all workers and web processes with another number of shards of the first queue."""
-        if count != self.config.shard_count("default"):
+        if count != self.config.get_shard_count("default"):
             self._restart({**self.config.shards, "default": count})
 
     def _restart(self, shards):

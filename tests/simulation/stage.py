@@ -14,7 +14,7 @@ from django.test import override_settings
 
 from django_delayq import conf, ledger
 from django_delayq.calls import registry
-from django_delayq.index import Broker, connector, scripts
+from django_delayq.index import Broker, build_connector, scripts
 from django_delayq.sync import missing
 from django_delayq.worker import slots
 from tests import failpoints
@@ -49,7 +49,7 @@ class Stage:
         """`mutate(name, text)` returns the text of a script, changed or not."""
         self.world = None
         self.config = self.first_config = replace(conf.get_config(), lease_seconds=30, drain_seconds=0, **SETTINGS)
-        self.client = connector(timeout_seconds=5)()
+        self.client = build_connector(timeout_seconds=5)()
         self.clock = Clock(monkeypatch)
         self.clock_key = f"simulation-clock-{os.getpid()}"
         self.names = {}
@@ -59,7 +59,7 @@ class Stage:
             scripts.load(name)
         monkeypatch.setattr(Broker, "__init__", partialmethod(_wired, self, Broker.__init__))
         monkeypatch.setattr(conf, "get_config", lambda: self.config)
-        monkeypatch.setattr(conf, "mirrors", lambda: self.config.mirror)
+        monkeypatch.setattr(conf, "can_mirror", lambda: self.config.mirror)
         monkeypatch.setattr(failpoints, "reach", lambda name: self.world.seam(name, self.world.acting))
         for name in ("close_old_connections", "tidy_connections"):
             monkeypatch.setattr(slots, name, lambda: None)

@@ -51,7 +51,7 @@ class Hand(Slots):
         """How many were submitted and have not ended."""
         return len(self.entries) + len(self.begun)
 
-    def executing(self):
+    def list_executing(self):
         """Return what runs, and since when."""
         return [(held, self.since[held]) for held in self.begun]
 
@@ -60,11 +60,11 @@ class Hand(Slots):
         """How many would begin at once."""
         return max(0, self.threads - len(self.entries) - len(self.begun))
 
-    def capacity(self):
+    def get_capacity(self):
         """How many to claim: some more than would begin at once, as after short tasks."""
         return max(0, min(self.most, self.threads + AHEAD - len(self.entries) - len(self.begun)))
 
-    def stalled(self):
+    def is_stalled(self):
         """Say whether what waits is to be handed back, as behind tasks that take long."""
         return self.stuck
 
@@ -80,7 +80,7 @@ class Hand(Slots):
         """Hand out what waits for a slot."""
         self.leaving = [held for held in self.entries if held not in self.taken]
         for held in self.leaving:
-            if held.lapsed():  # its row is taken back only where nobody has taken it over
+            if held.is_lapsed():  # its row is taken back only where nobody has taken it over
                 self.in_vain(held)
         self.entries = [held for held in self.entries if held in self.taken]
         return list(self.leaving)
@@ -165,7 +165,7 @@ class Stepped:
         if not self.slots.entries:
             return
         held = self.slots.entries.pop(0)
-        if held.lapsed():
+        if held.is_lapsed():
             self.world.invariants.waited_in_vain(held)
             self.slots.report(held)
             return
@@ -190,7 +190,7 @@ class Stepped:
 
     def renew(self):
         """Renew all leases."""
-        self.worker.keeper.round()
+        self.worker.keeper.run_round()
 
     def release(self):
         """Hand back what has not begun, as behind tasks that take long."""
@@ -204,7 +204,7 @@ class Stepped:
             sync.take_layout(self.worker.broker)
         except OtherLayout:
             return False
-        sync.rebuild(self.worker.broker, self.worker.broker.shards())
+        sync.rebuild(self.worker.broker, self.worker.broker.list_shards())
         return True
 
     def sweep(self, kind):
@@ -219,15 +219,15 @@ class Stepped:
     def _sweep(self, kind, broker):
         sync.check_layout(broker)
         if kind == "delta":
-            sync.delta_sweep(broker)
+            sync.sweep_delta(broker)
         elif kind == "full":
-            sync.full_sweep(broker)
+            sync.sweep_fully(broker)
         else:
             self.world.stage.seen["rebuilt"] += sync.rebuild(broker, self.worker.shards)
 
     def keep_up(self):
         """Do what the sweeping thread does now."""
-        self.worker.upkeep.round()
+        self.worker.upkeep.run_round()
 
     def stop(self):
         """Hand back what has not begun and end."""
@@ -236,5 +236,5 @@ class Stepped:
 
     def _round(self, most):
         self.slots.most = most
-        self.worker.round()
+        self.worker.run_round()
         self.slots.most, self.slots.leaving = 0, []

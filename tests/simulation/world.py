@@ -94,14 +94,16 @@ class World(People, Callers):
         for number in range(WORKERS):
             self.workers.append(self._born(number))
         sync.check_layout(self.workers[0].worker.broker)
-        sync.full_sweep(self.workers[0].worker.broker)
+        sync.sweep_fully(self.workers[0].worker.broker)
         self.invariants.after_step()
 
     # -- names
 
     def lay_out(self):
         """Work out where members live."""
-        self.shards = [Shard(queue, n) for queue in self.config.queues for n in range(self.config.shard_count(queue))]
+        self.shards = [
+            Shard(queue, n) for queue in self.config.queues for n in range(self.config.get_shard_count(queue))
+        ]
         self.tags = [self.tag(place) for place in self.shards]
 
     def tag(self, place):
@@ -110,15 +112,17 @@ class World(People, Callers):
 
     def tag_of(self, member, queue):
         """Return the tag of the place where a member belongs."""
-        return self.tag(Shard(queue, crc32(member.encode("utf-8", "surrogateescape")) % self.config.shard_count(queue)))
+        return self.tag(
+            Shard(queue, crc32(member.encode("utf-8", "surrogateescape")) % self.config.get_shard_count(queue))
+        )
 
     def key_names(self):
         """Return every key that this history can have written."""
-        names = list(keys.prefix_keys(self.config.prefix))
+        names = list(keys.list_prefix_keys(self.config.prefix))
         for place in self.shards:
             owners = ["-", *(f"w{n}.{life}" for n in range(WORKERS + 1) for life in range(self.lives + 1))]
-            names += keys.all_keys(self.config.prefix, place).values()
-            names += [keys.all_keys(self.config.prefix, place, owner)["journal"] for owner in owners]
+            names += keys.build_keys(self.config.prefix, place).values()
+            names += [keys.build_keys(self.config.prefix, place, owner)["journal"] for owner in owners]
         return sorted(set(names))
 
     @staticmethod

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypedDict, 
 import pytest
 from django.db.models import TextChoices
 
-from django_delayq.calls.annotations import choices_of, find_misfit, hints_of, misfits, wanted
+from django_delayq.calls.annotations import describe_wanted, find_misfit, find_misfits, get_hints, list_choices
 
 if TYPE_CHECKING:
     from nowhere import Missing
@@ -81,7 +81,7 @@ def function_of(hint):
 @pytest.mark.parametrize(("hint", "good", "bad"), FIT, ids=[str(row[0]) for row in FIT])
 def test_what_is_understood_is_judged(hint, good, bad):
     function = function_of(hint)
-    found = hints_of(function)["x"]
+    found = get_hints(function)["x"]
     assert [value for value in good if find_misfit("x", found, value)] == []
     assert [value for value in bad if not find_misfit("x", found, value)] == []
 
@@ -90,7 +90,7 @@ def test_what_is_understood_is_judged(hint, good, bad):
 def test_everything_else_is_left_alone(hint):
     function = function_of(hint)
     for value in (None, 1, "x", [1, "x"], {"a": 1}):
-        assert list(misfits(function, inspect.signature(function), [value], {})) == []
+        assert list(find_misfits(function, inspect.signature(function), [value], {})) == []
 
 
 def test_annotations_are_read_where_they_can_be_and_through_decorators():
@@ -102,8 +102,8 @@ def test_annotations_are_read_where_they_can_be_and_through_decorators():
         return plain(*args, **kwargs)
 
     for function in (plain, around):
-        assert hints_of(function).keys() >= {"a", "c", "rest", "more"}
-        call = misfits(function, inspect.signature(function), ["x", "y", 1, "z"], {"c": "pink", "d": 1})
+        assert get_hints(function).keys() >= {"a", "c", "rest", "more"}
+        call = find_misfits(function, inspect.signature(function), ["x", "y", 1, "z"], {"c": "pink", "d": 1})
         assert dict(call) == {
             "a": "a must be a whole number, not 'x'",
             "c": "c must be a list, not 'pink'",
@@ -115,8 +115,8 @@ def test_a_default_is_always_right():
         """Do nothing."""
 
     signature = inspect.signature(function)
-    assert list(misfits(function, signature, [None], {"y": 1})) == []
-    assert [name for name, _ in misfits(function, signature, ["x"], {"y": 0})] == ["x", "y"]
+    assert list(find_misfits(function, signature, [None], {"y": 1})) == []
+    assert [name for name, _ in find_misfits(function, signature, ["x"], {"y": 0})] == ["x", "y"]
 
 
 def test_values_of_secret_names_are_not_quoted():
@@ -127,15 +127,15 @@ def test_values_of_secret_names_are_not_quoted():
 
 
 def test_words_and_choices_are_for_people():
-    assert wanted(int | None) == "a whole number or null"
-    assert wanted(Literal["a", True]) == "one of 'a', true"
-    assert wanted(Decimal) == wanted(int | Decimal) == ""
-    assert choices_of(Size) == [("Small one", "s")]
-    assert choices_of(Colour) == [("RED", "red"), ("BLUE", "blue")]
+    assert describe_wanted(int | None) == "a whole number or null"
+    assert describe_wanted(Literal["a", True]) == "one of 'a', true"
+    assert describe_wanted(Decimal) == describe_wanted(int | Decimal) == ""
+    assert list_choices(Size) == [("Small one", "s")]
+    assert list_choices(Colour) == [("RED", "red"), ("BLUE", "blue")]
 
 
 def test_a_hint_without_a_hash_is_not_judged() -> None:
     def documented(x: ["a", "b"], y: {"doc": 1}) -> None:  # noqa: F821
         """Annotations that are no types."""
 
-    assert list(misfits(documented, inspect.signature(documented), [1], {"y": "z"})) == []
+    assert list(find_misfits(documented, inspect.signature(documented), [1], {"y": "z"})) == []

@@ -11,7 +11,7 @@ from django_delayq.calls.attempt import (
     MOST_TRACES,
     NOT_ENDED,
     Attempt,
-    followed_by,
+    add_attempt,
     from_json,
     to_json,
 )
@@ -20,7 +20,7 @@ from django_delayq.calls.attempt import (
 def kept_of(count: int, trace: str = "trace") -> list[Attempt]:
     kept: list[Attempt] = []
     for number in range(1, count + 1):
-        kept = followed_by(kept, number, number + 1, "w-1", f"Error: {number}", f"{trace} {number}")
+        kept = add_attempt(kept, number, number + 1, "w-1", f"Error: {number}", f"{trace} {number}")
     return kept
 
 
@@ -44,18 +44,18 @@ def test_the_first_and_the_newest_keep_their_tracebacks(count: int) -> None:
 def test_no_history_is_longer_than_its_bounds_however_long_its_texts_are() -> None:
     kept: list[Attempt] = []
     for _ in range(300):
-        kept = followed_by(kept, 10**12, 10**12, "w" * 10**4, "t" * 10**4, "x" * 10**5)
+        kept = add_attempt(kept, 10**12, 10**12, "w" * 10**4, "t" * 10**4, "x" * 10**5)
     size = len(json.dumps(to_json(kept)))
     assert size < MOST_TRACES * MOST_TRACE + MOST_ATTEMPTS * (2 * MOST_LINE + 200)
 
 
 def test_of_a_long_traceback_the_end_is_kept_and_a_title_is_one_line() -> None:
-    (kept,) = followed_by([], 1, 2, "w", "ValueError: a\n\nb", "x" * MOST_TRACE + "the end")
+    (kept,) = add_attempt([], 1, 2, "w", "ValueError: a\n\nb", "x" * MOST_TRACE + "the end")
     assert (kept.title, len(kept.trace), kept.trace[-7:]) == ("ValueError: a b", MOST_TRACE, "the end")
 
 
 def test_an_attempt_comes_back_from_json_as_it_was() -> None:
-    kept = followed_by(kept_of(2), 7, None, "w-2", NOT_ENDED)
+    kept = add_attempt(kept_of(2), 7, None, "w-2", NOT_ENDED)
     assert from_json(json.loads(json.dumps(to_json(kept)))) == kept
     assert [each.ended for each in kept] == [True, True, False]
 

@@ -5,7 +5,16 @@ from itertools import pairwise
 import pytest
 
 from django_delayq.index import counters
-from django_delayq.index.counters import BOUNDS_MS, LATENCY, RAN, Counts, decode, field_of, outcomes, percentile
+from django_delayq.index.counters import (
+    BOUNDS_MS,
+    LATENCY,
+    RAN,
+    Counts,
+    compute_percentile,
+    decode,
+    format_field,
+    select_outcomes,
+)
 
 KEY = ("points", "default", "app.tasks.one")
 
@@ -17,7 +26,7 @@ def test_an_outcome_a_wait_and_a_duration_are_counted_beside_each_other() -> Non
     counts.add(KEY, "skipped:missed", 7)
     buckets = {"latency:2": 2, "latency:us": 3_500, "ran:250": 1, "ran:more": 1, "ran:us": 99_999_250_000}
     assert counts == {KEY: {"succeeded": 2, "skipped:missed": 7, **buckets}}
-    assert outcomes(counts[KEY]) == {"succeeded": 2, "skipped:missed": 7}
+    assert select_outcomes(counts[KEY]) == {"succeeded": 2, "skipped:missed": 7}
 
 
 def test_what_others_have_counted_is_added() -> None:
@@ -60,8 +69,8 @@ def test_a_percentile_is_the_bound_of_its_bucket(waits: list[float], share: floa
     counts = Counts({KEY: {}})
     for wait in waits:
         counts.add(KEY, "succeeded", latency=wait)
-    assert percentile(counts[KEY], LATENCY, share) == expected
-    assert percentile(counts[KEY], RAN, share) is None
+    assert compute_percentile(counts[KEY], LATENCY, share) == expected
+    assert compute_percentile(counts[KEY], RAN, share) is None
 
 
 def test_the_bounds_go_from_a_millisecond_to_an_hour_and_about_double() -> None:
@@ -72,7 +81,7 @@ def test_the_bounds_go_from_a_millisecond_to_an_hour_and_about_double() -> None:
 
 def test_what_redis_holds_is_read_back_and_garbage_is_left_out() -> None:
     tally = {"succeeded": 2, "latency:1000": 1}
-    fields = {field_of(KEY[0], name, KEY[2]): str(number) for name, number in tally.items()}
+    fields = {format_field(KEY[0], name, KEY[2]): str(number) for name, number in tally.items()}
     names = ("", "points", "points x", "other x a", "points x \0", "points \udc80 a", f"points {'x' * 65} a")
     garbage = dict.fromkeys((*names, f"points x {'x' * 256}"), "1")
     garbage |= {f"points x {n}": value for n, value in enumerate(("", "{", "-1", "0", "1.5", str(2**53), "9" * 5000))}

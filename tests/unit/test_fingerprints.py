@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_delayq.monitoring.failures import MOST_KEPT, digest_of, fingerprint
+from django_delayq.monitoring.failures import MOST_KEPT, compute_digest, compute_fingerprint
 
 SAME = {
     "KeyError: '…'": ["KeyError: 'abc'", 'KeyError: "d e f"', "KeyError: b'\\x00'", r"KeyError: 'it\'s'"],
@@ -19,8 +19,8 @@ SAME = {
 
 @pytest.mark.parametrize("wanted", SAME)
 def test_what_differs_from_one_time_to_the_next_is_left_out(wanted: str) -> None:
-    assert {fingerprint(title) for title in SAME[wanted]} == {wanted}
-    assert fingerprint(wanted) == wanted, "nothing is left to be left out"
+    assert {compute_fingerprint(title) for title in SAME[wanted]} == {wanted}
+    assert compute_fingerprint(wanted) == wanted, "nothing is left to be left out"
 
 
 @pytest.mark.parametrize(
@@ -31,26 +31,28 @@ def test_what_differs_from_one_time_to_the_next_is_left_out(wanted: str) -> None
     ],
 )  # fmt: skip
 def test_words_stay_as_they_are(title: str) -> None:
-    assert fingerprint(title) == title
+    assert compute_fingerprint(title) == title
 
 
 def test_classes_that_differ_by_a_number_are_different() -> None:
-    assert len({fingerprint(title) for title in ("Http404: x", "Http403: x", "S3Error", "S4Error")}) == 4
-    assert len({fingerprint(title) for title in ("E: no disk", "E: no luck", "F: no luck", "no luck")}) == 4
+    assert len({compute_fingerprint(title) for title in ("Http404: x", "Http403: x", "S3Error", "S4Error")}) == 4
+    assert len({compute_fingerprint(title) for title in ("E: no disk", "E: no luck", "F: no luck", "no luck")}) == 4
 
 
 def test_where_a_title_was_cut_makes_no_difference() -> None:
     quoted = [f"KeyError: '{'a' * number}'"[:200] for number in (5, 188, 189, 300)]
-    assert {fingerprint(title) for title in quoted} == {"KeyError: '…'"}
+    assert {compute_fingerprint(title) for title in quoted} == {"KeyError: '…'"}
     numbered = [f"E: {'row ' + '7' * digits} of {'the table ' * 40}"[:200] for digits in (1, 20, 60)]
-    (text,) = {fingerprint(title) for title in numbered}
+    (text,) = {compute_fingerprint(title) for title in numbered}
     assert len(text) == MOST_KEPT
-    assert fingerprint("E: an 'open end") == "E: an 'open end", "of a short title nothing was cut"
-    assert fingerprint(f"E: {'x ' * 100_000}") == fingerprint(f"E: {'x ' * 98}"), "and of a long one no more is read"
+    assert compute_fingerprint("E: an 'open end") == "E: an 'open end", "of a short title nothing was cut"
+    assert compute_fingerprint(f"E: {'x ' * 100_000}") == compute_fingerprint(f"E: {'x ' * 98}"), (
+        "and of a long one no more is read"
+    )
 
 
 def test_a_digest_is_of_all_three() -> None:
-    found = {digest_of(*names) for names in (("a", "b", "c"), ("a", "bc", ""), ("ab", "", "c"), ("x", "b", "c"))}
+    found = {compute_digest(*names) for names in (("a", "b", "c"), ("a", "bc", ""), ("ab", "", "c"), ("x", "b", "c"))}
     assert len(found) == 4 and all(len(digest) == 32 for digest in found)
-    assert digest_of("a", "b", "c") == digest_of("a", "b", "c")
-    digest_of("a", "\ud800", "half of a surrogate pair")
+    assert compute_digest("a", "b", "c") == compute_digest("a", "b", "c")
+    compute_digest("a", "\ud800", "half of a surrogate pair")

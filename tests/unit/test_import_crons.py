@@ -15,7 +15,7 @@ from django_delayq.exceptions import InvalidRecurrence
 from django_delayq.recurrence.dialect import compile_cron
 from django_delayq.recurrence.fields import ORDINAL_OF_DAY_ZERO
 from django_delayq.sources.importing import ImportedEntry
-from django_delayq.sources.importing.crons import from_croniter, from_crontab_package, join_fields, spell_field
+from django_delayq.sources.importing.crons import convert_croniter, convert_crontab_package, join_fields, spell_field
 from django_delayq.sources.importing.crontab import read_command as read_into
 from django_delayq.sources.importing.entry import Refused
 
@@ -24,7 +24,7 @@ def days_of(expression, start=date(2027, 1, 1), count=400):
     """Return the days on which an expression runs."""
     fields = compile_cron(expression, "x")
     numbers = range(start.toordinal() - ORDINAL_OF_DAY_ZERO, start.toordinal() - ORDINAL_OF_DAY_ZERO + count)
-    return {date.fromordinal(day + ORDINAL_OF_DAY_ZERO) for day in numbers if fields._first_day(day) == day}
+    return {date.fromordinal(day + ORDINAL_OF_DAY_ZERO) for day in numbers if fields._find_first_day(day) == day}
 
 
 @given(st.sets(st.integers(1, 31), min_size=1), st.sets(st.integers(0, 6), min_size=1), st.booleans())
@@ -57,26 +57,26 @@ def test_days_mean_what_they_meant(days, weekdays, both):
     ],
 )
 def test_croniter_s_dialect_becomes_ours(text, wanted):
-    assert from_croniter(text) == wanted
+    assert convert_croniter(text) == wanted
 
 
 @pytest.mark.parametrize("text", ["", "1 2 3", "61 * * * *", "* * * * * * 2030", "0 0 31 2 *", "0 0 99-99 * *"])
 def test_what_is_no_expression_is_refused(text):
-    for read in (from_croniter, from_crontab_package):
+    for read in (convert_croniter, convert_crontab_package):
         with pytest.raises((Refused, InvalidRecurrence)):
             read(text)
 
 
 def test_a_range_from_a_value_to_itself_is_another_thing_to_croniter():
     with pytest.raises(Refused, match="every value to croniter, and fri alone"):
-        from_croniter("0 0 * * fri-fri")
+        convert_croniter("0 0 * * fri-fri")
 
 
 def test_the_package_crontab_takes_both_days():
-    assert from_crontab_package("0 0 1-7 * 1") == "0 0 */31,1-7 * 1"
-    assert from_crontab_package("0 0 8-14 * 2 *") == "0 0 * * 2#2"
+    assert convert_crontab_package("0 0 1-7 * 1") == "0 0 */31,1-7 * 1"
+    assert convert_crontab_package("0 0 8-14 * 2 *") == "0 0 * * 2#2"
     with pytest.raises(Refused, match="year"):
-        from_crontab_package("0 0 1 * * 2030")
+        convert_crontab_package("0 0 1 * * 2030")
 
 
 def test_numbers_keep_the_text_that_says_the_same():

@@ -35,6 +35,19 @@ NAMES = (
     r"whoever|nobody|somebody|told|tell|said|heard|asked|stands|standing|meanwhile|parked|exhausted|drift|lag|agenda|"
     r"apart|helper|util|utils"
 )
+#: Refused as the first word of a function's name, which is a verb with an object: `format_value`, not `shown`.
+NO_VERBS = (
+    r"absolute|applies|beside|busy|changed|checked|collapsed|concerns|converted|counted|cut|differing|discarded|"
+    r"due|edited|ended|executing|expired|failed|fits|flushed|found|given|grouped|handed|hashed|held|holding|idle|"
+    r"kept|lacking|lapsed|late|left|listed|local|lost|made|may|misfits|missed|moved|moves|named|newest|next|noted|"
+    r"overlapped|passed|plain|prepared|quoted|reaches|recent|redacted|refused|relative|retimes|said|same|sent|"
+    r"serves|showing|shown|shuffled|slowing|spanned|stalled|taken|told|undecided|unready|unreversed|visible|"
+    r"waiting|wanted|wants|watching|why|within|without|worked|written"
+)
+#: Names of Django's own classes, which many classes and commands have.
+SHARED_CLASSES = {"Meta", "Media", "Command"}
+#: Public functions, and methods of the admin that Django calls views and columns.
+NOUNS = r"next_(?:after|points)|\w+_(?:view|column)"
 #: Where a refused word is another's name: Django's managers, a URL, a library's option.
 ALLOWED = re.compile(
     r"\S*manager\S*\(|[\w.]*[Mm]anager(?:s\.|\b(?=\.))|service manager|context managers?|https?://\S+|file manager"
@@ -73,6 +86,22 @@ def names_of(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.id if isinstance(node, ast.Name) else node.attr
 
 
+def functions_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield each function and method, but no property, no context manager and no narrowing method of a queryset."""
+    tree = ast.parse(path.read_text())
+    querysets = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name.endswith("QuerySet")]
+    narrowing = {item for node in querysets for item in node.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node not in narrowing:
+            decorators = {ast.unparse(item).rpartition(".")[2] for item in node.decorator_list}
+            if decorators.isdisjoint({"property", "cached_property", "contextmanager"}):
+                yield node.lineno, node.name
+
+
+def is_no_verb(name: str) -> bool:
+    return re.match(rf"_*(?:{NO_VERBS})(?:_|$)", name) is not None and re.fullmatch(NOUNS, name) is None
+
+
 def modules() -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "django_delayq/*.py"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -103,6 +132,22 @@ def test_names_use_no_refused_word() -> None:
     assert found == []
 
 
+def test_functions_are_verbs() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {name}"
+        for path in modules()
+        for line, name in functions_of(path)
+        if is_no_verb(name)
+    ]
+    assert found == []
+
+
+def test_a_class_has_its_name_alone() -> None:
+    trees = [ast.parse(path.read_text()) for path in modules()]
+    names = [node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    assert {name for name in names if names.count(name) > 1} - SHARED_CLASSES == set()
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_use_no_refused_word(path: Path) -> None:
     lines = path.read_text("utf-8").splitlines()
@@ -118,6 +163,16 @@ def test_cells_of_tables_have_at_most_25_words(path: Path) -> None:
 @pytest.mark.parametrize(("text", "words"), [("whoever has it", 1), ("the context manager", 0), ("a lag of 3 s", 1)])
 def test_the_check_finds_a_refused_word(text: str, words: int) -> None:
     assert len(refused(text)) == words
+
+
+def test_the_check_finds_functions_that_are_no_verbs(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(
+        "def shown(): ...\ndef _taken_by(): ...\ndef take(): ...\n@contextmanager\ndef held(): ...\n"
+        "class A:\n    @property\n    def late(self): ...\n    def late_by(self): ...\n"
+        "class AQuerySet:\n    def failed(self): ...\n"
+    )
+    assert [name for _, name in functions_of(path) if is_no_verb(name)] == ["shown", "_taken_by", "late_by"]
 
 
 def test_each_note_that_is_cited_exists_once() -> None:

@@ -10,7 +10,7 @@ import pytest
 from django_delayq import periodic
 from django_delayq.calls import decorators
 from django_delayq.calls.compat import task
-from django_delayq.calls.decorators import Declared, ScheduleFields, made
+from django_delayq.calls.decorators import Declared, ScheduleFields, list_declared
 from django_delayq.exceptions import InvalidArguments, InvalidRecurrence
 from django_delayq.models import Schedule
 from tests.app.tasks import add, flaky, noop
@@ -24,13 +24,13 @@ def code() -> Iterator[Code]:
 
 
 def the_one(code: Code) -> Declared:
-    (found,) = [each for each in made() if each not in code.before]
+    (found,) = [each for each in list_declared() if each not in code.before]
     return found
 
 
 def test_the_task_is_returned_as_it_is_so_that_several_may_stand_above_each_other(code: Code) -> None:
     assert periodic("* * * * *", name="b")(periodic("0 * * * *", name="a")(noop)) is noop
-    assert sorted(each.key for each in made() if each not in code.before) == ["a", "b"]
+    assert sorted(each.key for each in list_declared() if each not in code.before) == ["a", "b"]
 
 
 def test_key_and_name_are_the_tasks_path_unless_told(code: Code) -> None:
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_refused_where_it_stands(code, cron, fields, error, tol
     with pytest.raises(error, match=None) as caught:
         periodic(cron, **fields)(noop)
     assert told in str(caught.value)
-    assert made() == code.before
+    assert list_declared() == code.before
 
 
 def test_a_call_that_the_task_cannot_take_is_refused_and_one_that_it_can_is_not(code: Code) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_delayq.text import did_you_mean
+from django_delayq.text import suggest_name
 
 
 @pytest.mark.parametrize(
@@ -17,4 +17,4 @@ from django_delayq.text import did_you_mean
     ],
 )
 def test_of_a_path_the_last_part_must_be_similar_too(name: str, known: list[str], offered: str) -> None:
-    assert did_you_mean(name, known) == offered
+    assert suggest_name(name, known) == offered

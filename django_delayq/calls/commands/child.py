@@ -65,7 +65,7 @@ def run(words: Sequence[str]) -> None:
     """Run a command of `manage.py` to its end and copy its output, line by line. Raises CommandFailed or OSError."""
     process = Process(words, memory_mb=conf.get_config().command_memory_mb)
     try:
-        while process.round():
+        while process.pass_output():
             pass
     finally:
         process.end()
@@ -74,7 +74,7 @@ def run(words: Sequence[str]) -> None:
 
 
 class Process:
-    """A command of `manage.py` under a guard. Used by one thread, which calls `round` until it is False, then `end`."""
+    """A command of `manage.py` under a guard. One thread calls `pass_output` until it is False, then `end`."""
 
     def __init__(
         self,
@@ -89,19 +89,19 @@ class Process:
         memory = 0 if memory_mb is None else memory_mb * 1024 * 1024
         guard = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), str(memory), str(self.grace)]
         self._guard = subprocess.Popen(  # noqa: S603 - the words were checked, and no shell reads them
-            [*guard, *_program(), *words],
+            [*guard, *_find_program(), *words],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(),
+            env=_build_environment(),
             start_new_session=True,
             pass_fds=pass_fds,
         )
         self._selector = selectors.DefaultSelector()
         self.last: deque[str] = deque(maxlen=last_lines)
-        self.add_source(self._guard.stdout, Lines(self._out))
-        self.add_source(self._guard.stderr, Lines(self._error))
+        self.add_source(self._guard.stdout, Lines(lambda text: sys.stdout.write(text)))
+        self.add_source(self._guard.stderr, Lines(self._write_error))
 
     def add_source(self, source: Any, take: Callable[[bytes], object]) -> None:
         """Also read from this pipe or socket, and pass each piece to `take`; b"" is its end."""
@@ -117,7 +117,7 @@ class Process:
         status = self._guard.returncode or 0
         return status if status >= 0 else 128 - status
 
-    def round(self) -> bool:
+    def pass_output(self) -> bool:
         """Pass on the available output, within POLL_SECONDS; False once the process has ended and all is passed on."""
         ended = self.ended
         ready = self._selector.select(0 if ended else POLL_SECONDS) if self._selector.get_map() else []
@@ -145,7 +145,7 @@ class Process:
             if not self.ended:
                 self.send_order(b"x")  # closing it is not enough: a process forked by another task may have it too
             until = time.monotonic() + self.grace + 1
-            while time.monotonic() < until and self.round():  # also after the end: its output may be unread
+            while time.monotonic() < until and self.pass_output():  # also after the end: its output may be unread
                 pass
         finally:
             self._guard.kill()
@@ -160,23 +160,20 @@ class Process:
             if pipe is not None:
                 pipe.close()
 
-    def _out(self, text: str) -> None:
-        sys.stdout.write(text)
-
-    def _error(self, text: str) -> None:
+    def _write_error(self, text: str) -> None:
         self.last.append(text.rstrip("\n"))
         sys.stderr.write(text)
 
 
-def _program() -> list[str]:
+def _find_program() -> list[str]:
     """Return the program that runs commands: the one that started this worker, else Django's."""
     argv = sys.orig_argv
     own = argv[1 : argv.index("delayq_worker")] if "delayq_worker" in argv else ["-m", "django"]
     return [sys.executable, *own]
 
 
-def _environment() -> dict[str, str]:
-    module = conf.settings_module()
+def _build_environment() -> dict[str, str]:
+    module = conf.get_settings_module()
     settings = {"DJANGO_SETTINGS_MODULE": module} if module else {}
     return {**os.environ, **settings, "PYTHONUNBUFFERED": "1"}
 
@@ -184,7 +181,7 @@ def _environment() -> dict[str, str]:
 class Lines:
     """Writes the output of a pipe line by line; long lines in pieces."""
 
-    def __init__(self, write: Callable[[str], None]) -> None:
+    def __init__(self, write: Callable[[str], object]) -> None:
         self._write, self._decoder, self._rest = write, _Decoder(errors="replace"), ""
 
     def __call__(self, found: bytes) -> None:

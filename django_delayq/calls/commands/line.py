@@ -17,25 +17,25 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from ... import conf
 from ...exceptions import InvalidArguments
-from ...text import did_you_mean
+from ...text import suggest_name
 
 #: Options of every command that choose the imported code.
 _CHOOSE_CODE = ("--settings", "--pythonpath")
 
 
-def command_words(name: str, args: Sequence[Any]) -> list[str]:
+def build_words(name: str, args: Sequence[Any]) -> list[str]:
     """Return the words behind `manage.py`; raise InvalidArguments if the command is not allowed or refuses them."""
     command = _load(name)
     try:
         parser = command.create_parser("manage.py", name)
     except Exception as error:
-        raise _broken(name, error) from error
-    words = [*map(_text, args)]
+        raise _build_load_error(name, error) from error
+    words = [*map(_format_word, args)]
     _check(name, parser, words)
     return [name, *words]
 
 
-def helps() -> str:
+def list_helps() -> str:
     """Return a line with name and help for each command that may be scheduled, if it can be loaded."""
     lines = []
     for name in conf.get_config().commands:
@@ -47,7 +47,7 @@ def helps() -> str:
 def find_refusal(args: Sequence[Any]) -> str | None:
     """Return why the arguments of COMMAND_TASK, which fit its signature, would be refused; else None."""
     try:
-        command_words(args[0], args[1:])
+        build_words(args[0], args[1:])
     except InvalidArguments as error:
         return str(error)
     return None
@@ -56,7 +56,7 @@ def find_refusal(args: Sequence[Any]) -> str | None:
 def _load(name: Any) -> BaseCommand:
     allowed = conf.get_config().commands
     if name not in allowed:
-        hint = did_you_mean(str(name), allowed)
+        hint = suggest_name(str(name), allowed)
         known = f"; it has {', '.join(allowed)}" if allowed else ""
         raise InvalidArguments(
             f"The command {name!r} may not be scheduled: DELAYQ['COMMANDS'] does not name it{known}.{hint} Add "
@@ -66,35 +66,35 @@ def _load(name: Any) -> BaseCommand:
     if name not in commands:
         raise InvalidArguments(
             f"No installed app has a management command {name!r}, which DELAYQ['COMMANDS'] names."
-            f"{did_you_mean(name, commands)}"
+            f"{suggest_name(name, commands)}"
         )
     app = commands[name]
     try:
         return app if isinstance(app, BaseCommand) else load_command_class(app, name)
     except Exception as error:
-        raise _broken(name, error) from error
+        raise _build_load_error(name, error) from error
 
 
-def _broken(name: str, error: Exception) -> InvalidArguments:
+def _build_load_error(name: str, error: Exception) -> InvalidArguments:
     return InvalidArguments(f"The command {name!r} cannot be loaded: {type(error).__name__}: {error}")
 
 
-def _text(value: Any) -> str:
+def _format_word(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InvalidArguments(f"A word of a command is a text or a number, not {value!r}.")
     return str(value)
 
 
-def _file_signs(parser: argparse.ArgumentParser) -> str:
+def _find_file_signs(parser: argparse.ArgumentParser) -> str:
     """Return the characters by which a parser, or one of its subparsers, recognizes a file of arguments."""
     parts = (part for action in parser._actions if isinstance(action.choices, dict) for part in action.choices.values())
-    inner = (_file_signs(part) for part in parts if isinstance(part, argparse.ArgumentParser))
+    inner = (_find_file_signs(part) for part in parts if isinstance(part, argparse.ArgumentParser))
     return (parser.fromfile_prefix_chars or "") + "".join(inner)
 
 
 def _check(name: str, parser: CommandParser, words: Sequence[str]) -> None:
     """Check the words with the command's parser. See Note [The command's own parser checks its words]."""
-    signs = tuple(_file_signs(parser))
+    signs = tuple(_find_file_signs(parser))
     for word in words:
         if word.startswith(signs):
             raise InvalidArguments(

@@ -11,7 +11,7 @@ from django_delayq import actions, ledger
 from django_delayq.management.command import DelayQCommand
 from django_delayq.monitoring import explain
 from django_delayq.recurrence.point import utcnow
-from django_delayq.text import plain
+from django_delayq.text import escape_text
 
 
 class Command(DelayQCommand):
@@ -35,11 +35,11 @@ class Command(DelayQCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         ledger.check_tables()
         try:
-            rows = [self._change(options)] if options["word"] else ledger.held_back()
+            rows = [self._change(options)] if options["word"] else ledger.load_controls()
         except ValueError as error:  # of a time, or an action
             raise CommandError(str(error)) from error
         for row in rows:
-            self.stdout.write(plain(f"{row}: {row.restrictions or 'nothing is held back'}."))
+            self.stdout.write(escape_text(f"{row}: {row.restrictions or 'nothing is held back'}."))
         if not rows:
             self.stdout.write("Nothing is held back.")
 

@@ -12,17 +12,18 @@ from django.core.management.base import CommandError
 from django_delayq import ledger
 from django_delayq.calls import registry
 from django_delayq.management.command import DelayQCommand
-from django_delayq.models.differences import RECURRENCE, shown, to_json
+from django_delayq.models.columns import to_json
+from django_delayq.models.differences import RECURRENCE, format_unit
 from django_delayq.sources import importing
 from django_delayq.sources.importing.command_lines import hide_secrets, hide_words
-from django_delayq.text import iso, plain, redact_arguments
+from django_delayq.text import escape_text, format_iso, redact_arguments
 
 #: Words for an action, before and after it is done.
 WORDS = {"create": ("would be created", "created"), "update": ("would be updated", "updated")}
 OTHERS = {"same": "unchanged", "keep": "kept as edited here", "skip": "not needed", "refuse": "refused"}
 
 
-def _mapping(text: str) -> tuple[str, str]:
+def _parse_mapping(text: str) -> tuple[str, str]:
     pattern, equals, task = text.rpartition("=")
     if not equals or not pattern or not task.replace(".", "_").isidentifier():
         raise ArgumentTypeError(f"{text!r} is no PATTERN=app.tasks.name.")
@@ -56,7 +57,7 @@ class Command(DelayQCommand):
         add("--disabled", action="store_true", help="Create them switched off.")
         add("--overwrite", action="store_true", help="Also what people have edited, or made, here.")
         task = "What is called there by a name or command that fits the pattern (* and ?) is this task."
-        add("--map", type=_mapping, metavar="PATTERN=TASK", help=task, **repeated)
+        add("--map", type=_parse_mapping, metavar="PATTERN=TASK", help=task, **repeated)
         add("--only", metavar="PATTERN", help="Only entries whose name fits, any of them.", **repeated)
         add("--prefix", default="", help="What the names of the schedules begin with.")
         add("--timezone", metavar="ZONE", help="The zone of entries that name none.")
@@ -77,11 +78,11 @@ class Command(DelayQCommand):
         entries = read(options["source"], importing.ReadOptions(options["timezone"], options["system"]))
         steps = importing.take_over(entries, choices)
         if options["json"]:
-            report = {"origin": choices.origin, "written": choices.write, "entries": list(map(_as_json, steps))}
+            report = {"origin": choices.origin, "written": choices.write, "entries": list(map(_build_json, steps))}
             self.stdout.write(json.dumps(report))
         else:
-            for line in _table(steps, written=choices.write):
-                self.stdout.write(plain(hide_secrets(line)))
+            for line in _format_table(steps, written=choices.write):
+                self.stdout.write(escape_text(hide_secrets(line)))
             self.stdout.write(f"What differs for all of them: docs/coming-over/{choices.origin}.md")
         if refused := sum(step.action == "refuse" for step in steps):
             raise CommandError(f"{refused} of {len(steps)} entries refused: see the reasons above.")
@@ -91,12 +92,12 @@ class Command(DelayQCommand):
             self.stdout.write(json.dumps({"origin": options["origin"], "enabled": names}))
             return
         for name in names:
-            self.stdout.write(plain(hide_secrets(f"enabled  {name}")))
+            self.stdout.write(escape_text(hide_secrets(f"enabled  {name}")))
         self.stdout.write(f"{len(names)} schedules enabled.")
 
 
-def _table(steps: list[importing.ImportStep], *, written: bool) -> Iterator[str]:
-    rows = [(step.action, step.name, *_when(step)) for step in steps]
+def _format_table(steps: list[importing.ImportStep], *, written: bool) -> Iterator[str]:
+    rows = [(step.action, step.name, *_describe_time(step)) for step in steps]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     for step, row in zip(steps, rows, strict=True):
         *cells, last = row
@@ -109,10 +110,10 @@ def _table(steps: list[importing.ImportStep], *, written: bool) -> Iterator[str]
     yield f"{len(steps)} entries: {', '.join(parts) or 'nothing to do'}." + ("" if written else " Nothing was written.")
 
 
-def _when(step: importing.ImportStep) -> tuple[str, str]:
+def _describe_time(step: importing.ImportStep) -> tuple[str, str]:
     """Return the recurrence in short form, and the rest of the line."""
     values = {"cron": "", "every": None, "at": None, **(step.values or step.entry.values)}
-    when = shown(RECURRENCE, values) if "kind" in values else ""
+    when = format_unit(RECURRENCE, values) if "kind" in values else ""
     when += f" {values['timezone']}" if values.get("kind") == "cron" else ""
     if step.values is None:
         return when, step.entry.command or step.entry.task
@@ -120,10 +121,10 @@ def _when(step: importing.ImportStep) -> tuple[str, str]:
     return when, f"{values['task']}{'' if values['enabled'] else '  off'}{following}"
 
 
-def _as_json(step: importing.ImportStep) -> dict[str, Any]:
+def _build_json(step: importing.ImportStep) -> dict[str, Any]:
     schedule = None if step.values is None else to_json(step.values)
     if schedule is not None:
-        parameters = registry.parameters_of(schedule["task"])
+        parameters = registry.find_parameters(schedule["task"])
         args, schedule["kwargs"] = redact_arguments(schedule["args"], schedule["kwargs"], parameters)
         schedule["args"] = hide_words(args)
     return {
@@ -132,6 +133,6 @@ def _as_json(step: importing.ImportStep) -> dict[str, Any]:
         "reason": hide_secrets(step.reason),
         "notes": list(map(hide_secrets, step.entry.notes)),
         "calls": hide_secrets(step.entry.command or step.entry.task),
-        "next": iso(step.next_at) if step.next_at else None,
+        "next": format_iso(step.next_at) if step.next_at else None,
         "schedule": schedule,
     }

@@ -12,7 +12,7 @@ from django_delayq import ledger
 from django_delayq.management.command import DelayQCommand
 from django_delayq.recurrence.point import utcnow
 from django_delayq.sync import pruning
-from django_delayq.text import plain
+from django_delayq.text import escape_text
 
 
 class Command(DelayQCommand):
@@ -47,7 +47,7 @@ class Command(DelayQCommand):
             self.stdout.write(json.dumps(report))
             return
         for (task, status), count in sorted(counts.items()):
-            self.stdout.write(plain(f"{count:>11,} {status:<9}  {task}"))
+            self.stdout.write(escape_text(f"{count:>11,} {status:<9}  {task}"))
         self.stdout.write(f"{counts.total():,} runs {'would be' if dry_run else 'were'} deleted.")
         if left:
             self.stdout.write(f"{left:,} runs are left, as others have locked them: run this again later.")

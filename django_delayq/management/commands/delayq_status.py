@@ -14,17 +14,17 @@ from django.db import Error
 
 from django_delayq import conf, ledger
 from django_delayq.calls.validators import is_storable
-from django_delayq.index.counters import LATENCY, by_queue, outcomes, percentile
+from django_delayq.index.counters import LATENCY, compute_percentile, select_outcomes, sum_by_queue
 from django_delayq.models import Control, Schedule
 from django_delayq.monitoring import alerts, explain
 from django_delayq.monitoring.database_side import MOST_COUNTED, Named
 from django_delayq.monitoring.minutes import sum_rows
-from django_delayq.monitoring.problems import exit_status, format_span, list_remarks
+from django_delayq.monitoring.problems import format_span, get_exit_status, list_remarks
 from django_delayq.monitoring.redis_side import QueueView
 from django_delayq.monitoring.snapshot import Snapshot, take_snapshot_within
 from django_delayq.recurrence.point import utcnow
 from django_delayq.recurrence.zone import get_zone
-from django_delayq.text import plain, redact_text
+from django_delayq.text import escape_text, redact_text
 
 #: Maximum of `--next`.
 MOST_SHOWN = 1000
@@ -81,32 +81,32 @@ class Command(BaseCommand):
             raise CommandError(f"--timeout is from 0.1 to 600, not {options['timeout']:g}.", returncode=2)
         try:
             if not conf.get_config().mirror:
-                raise CommandError(f"{conf.why_no_redis()}: this process touches no Redis.", returncode=2)
+                raise CommandError(f"{conf.explain_no_redis()}: this process touches no Redis.", returncode=2)
             snapshot = take_snapshot_within(options["timeout"], max_wait=options["max_wait"])
         except ImproperlyConfigured as error:
             raise CommandError(str(error), returncode=2) from error
         if options["alert"]:
-            self._alert()
+            self._send_alerts()
         if options["json"]:
-            values = as_dict(snapshot)
-            self.stdout.write(plain(json.dumps(values, cls=DjangoJSONEncoder, ensure_ascii=False)))
+            values = build_dict(snapshot)
+            self.stdout.write(escape_text(json.dumps(values, cls=DjangoJSONEncoder, ensure_ascii=False)))
         else:
-            self._print(as_lines(snapshot))
-        if code := exit_status(snapshot.problems):
+            self._print(format_lines(snapshot))
+        if code := get_exit_status(snapshot.problems):
             sys.exit(code)
 
-    def _alert(self) -> None:
+    def _send_alerts(self) -> None:
         if conf.get_config().alerts is None:
             raise CommandError("DELAYQ['ALERTS'] is not set, so no alert can be sent.", returncode=2)
         try:
             for failure in alerts.deliver_pending(alerts.look_now()):
-                self.stderr.write(plain(f"Not sent: {failure}"))
+                self.stderr.write(escape_text(f"Not sent: {failure}"))
         except (Error, ImproperlyConfigured) as error:
-            self.stderr.write(plain(f"Alerts cannot be sent now: {redact_text(str(error).strip())}"))
+            self.stderr.write(escape_text(f"Alerts cannot be sent now: {redact_text(str(error).strip())}"))
 
     def _print(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self.stdout.write(plain(line))
+            self.stdout.write(escape_text(line))
 
 
 def _explain(options: dict[str, Any]) -> list[str]:
@@ -134,7 +134,7 @@ def _explain(options: dict[str, Any]) -> list[str]:
 
 def _find(text: str) -> Schedule:
     """Return the schedule with this name, else with this id."""
-    rows = Schedule._base_manager.using(ledger.database()).select_related("state")
+    rows = Schedule._base_manager.using(ledger.get_database()).select_related("state")
     found = rows.filter(name=text).first() if is_storable(text) else None
     if found is None and text.isascii() and text.isdecimal() and len(text) <= 18:
         found = rows.filter(pk=int(text)).first()
@@ -146,7 +146,7 @@ def _find(text: str) -> Schedule:
     raise CommandError(f"There is no schedule with the name or id {text[:200]!r}.{hint}")
 
 
-def as_lines(snapshot: Snapshot) -> list[str]:
+def format_lines(snapshot: Snapshot) -> list[str]:
     """Return the problems, each with a suggested fix, followed by the known state."""
     redis, compared, states = snapshot.redis, snapshot.comparison, snapshot.states
     lines = [f"Problem {each.code}: {each.message}" for each in snapshot.problems if each.is_wrong]
@@ -162,13 +162,14 @@ def as_lines(snapshot: Snapshot) -> list[str]:
     lines += [f"Held back: {row}: {row.restrictions}" for row in snapshot.held_back or ()]
     if snapshot.vendor:
         runs, failed = snapshot.open_runs, snapshot.failed_jobs
-        counts = NOT_COUNTED if runs is None else ", ".join(f"{name} {_number(count)}" for name, count in runs.items())
+        numbers = [f"{name} {_format_number(count)}" for name, count in (runs or {}).items()]
+        counts = NOT_COUNTED if runs is None else ", ".join(numbers)
         lines += [
-            f"Database: {ledger.database()} ({snapshot.vendor})",
-            f"Broken: {_named(states.broken if states else None)}",
-            f"Failing: {_named(states.failing if states else None)}",
-            f"Refused: {_named(snapshot.refused)}",
-            f"Open runs: {counts}, failed jobs {_number(None if failed is None else sum(failed.values()))}",
+            f"Database: {ledger.get_database()} ({snapshot.vendor})",
+            f"Broken: {_format_named(states.broken if states else None)}",
+            f"Failing: {_format_named(states.failing if states else None)}",
+            f"Refused: {_format_named(snapshot.refused)}",
+            f"Open runs: {counts}, failed jobs {_format_number(None if failed is None else sum(failed.values()))}",
         ]
     return lines
 
@@ -179,17 +180,17 @@ def _format_queue(queue: QueueView) -> str:
     return f"Queue {queue.queue}: {counts}, {queue.leased} leased{late}"
 
 
-def _named(found: Named | None) -> str:
+def _format_named(found: Named | None) -> str:
     if found is None:
         return NOT_COUNTED
-    return _number(found.count) + (f" ({found.listed})" if found.count else "")
+    return _format_number(found.count) + (f" ({found.listed})" if found.count else "")
 
 
-def _number(count: int | None) -> str:
+def _format_number(count: int | None) -> str:
     return NOT_COUNTED if count is None else f"more than {MOST_COUNTED:,}" if count > MOST_COUNTED else str(count)
 
 
-def as_dict(snapshot: Snapshot) -> dict[str, Any]:
+def build_dict(snapshot: Snapshot) -> dict[str, Any]:
     """Return the snapshot as a dict for `DjangoJSONEncoder`. Its keys are public: they may be added, but not renamed.
 
     None is a value that is not known. A count of one above its maximum means "more than the maximum".
@@ -197,7 +198,7 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
     redis, compared, states, failed = snapshot.redis, snapshot.comparison, snapshot.states, snapshot.failed_jobs
     differences, pruned = compared.differences if compared is not None else None, snapshot.pruned
     database = {
-        "alias": ledger.database(),
+        "alias": ledger.get_database(),
         "vendor": snapshot.vendor,
         "broken": states and asdict(states.broken),
         "failing": states and asdict(states.failing),
@@ -206,7 +207,7 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
         "failed_jobs": None if failed is None else sum(failed.values()),
     }
     return {
-        "status": exit_status(snapshot.problems),
+        "status": get_exit_status(snapshot.problems),
         "problems": [
             {"code": each.code, "message": each.message, "status": each.status, "queue": each.queue}
             for each in snapshot.problems
@@ -223,21 +224,21 @@ def as_dict(snapshot: Snapshot) -> dict[str, Any]:
         "unknown_tasks": snapshot.unknown_tasks and asdict(snapshot.unknown_tasks),
         "late": snapshot.late and asdict(snapshot.late),
         "load": snapshot.load and snapshot.load._asdict(),
-        "last_hour": None if snapshot.rows is None else list(_last_hour(snapshot)),
-        "held_back": None if snapshot.held_back is None else list(map(_held_back, snapshot.held_back)),
+        "last_hour": None if snapshot.rows is None else list(_list_last_hour(snapshot)),
+        "held_back": None if snapshot.held_back is None else list(map(_build_control, snapshot.held_back)),
         "unnamed": compared and [each._asdict() for each in compared.unnamed],
         "pruned": pruned and {name: getattr(pruned, name) for name in PRUNED},
     }
 
 
-def _last_hour(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
+def _list_last_hour(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
     """Yield the counts of each queue and kind; waits are in seconds."""
-    for (queue, kind), tally in sorted(by_queue(sum_rows(snapshot.rows or ())).items()):
-        latency = {f"p{share}": percentile(tally, LATENCY, share / 100) for share in (50, 95, 99)}
-        yield {"queue": queue, "kind": kind, "outcomes": outcomes(tally), "latency": latency}
+    for (queue, kind), tally in sorted(sum_by_queue(sum_rows(snapshot.rows or ())).items()):
+        latency = {f"p{share}": compute_percentile(tally, LATENCY, share / 100) for share in (50, 95, 99)}
+        yield {"queue": queue, "kind": kind, "outcomes": select_outcomes(tally), "latency": latency}
 
 
-def _held_back(row: Control) -> dict[str, Any]:
+def _build_control(row: Control) -> dict[str, Any]:
     return {
         "kind": row.kind, "name": row.name, "paused": row.is_paused(), "most": row.most, "reason": row.reason,
         "until": row.until, "by": row.changed_by, "since": row.changed_at,

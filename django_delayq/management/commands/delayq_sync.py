@@ -15,7 +15,7 @@ from django_delayq.monitoring.database_side import find_unnamed, read_used
 from django_delayq.monitoring.problems import judge_unnamed
 from django_delayq.monitoring.redis_side import read_redis
 from django_delayq.sources import declared
-from django_delayq.text import plain
+from django_delayq.text import escape_text
 
 TIMEOUT_SECONDS = 10.0
 #: Maximum lines about changes in Redis; `-v 2` prints all.
@@ -38,7 +38,7 @@ class Command(DelayQCommand):
         group.add_argument("--adopt", action="store_true", help="Take the prefix over from another database.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if reason := conf.why_no_redis():
+        if reason := conf.explain_no_redis():
             raise CommandError(f"{reason}: this process touches no Redis.")
         broker = Broker(timeout_seconds=TIMEOUT_SECONDS)
         if options["purge"]:
@@ -58,8 +58,8 @@ class Command(DelayQCommand):
         for line in () if options["json"] else found.lines:
             self.stdout.write(line)
         if found and not options["json"]:
-            self.stdout.write(f"{found.checked} declared schedules, {found.changed} {_changed(options)}.")
-        sweep = partial(sync.full_sweep, dry_run=True) if dry_run else sync.sweep_now
+            self.stdout.write(f"{found.checked} declared schedules, {found.changed} {_format_changed(options)}.")
+        sweep = partial(sync.sweep_fully, dry_run=True) if dry_run else sync.sweep_now
         self._sweep(broker, options, sweep, declared=found.lines)
         if found.problems:
             raise CommandError("\n".join(["Of the declared schedules, these could not be synced:", *found.problems]))
@@ -76,13 +76,13 @@ class Command(DelayQCommand):
             return
         most = len(report.lines) if options["verbosity"] > 1 else MOST_LINES
         for line in report.lines[:most]:
-            self.stdout.write(plain(line))
+            self.stdout.write(escape_text(line))
         if len(report.lines) > most:
             self.stdout.write(f"… and {len(report.lines) - most:,} more; -v 2 lists all.")
-        self.stdout.write(f"{report.checked} schedules checked, {len(report.lines)} {_changed(options)}.")
+        self.stdout.write(f"{report.checked} schedules checked, {len(report.lines)} {_format_changed(options)}.")
         for problem in problems:
-            self.stdout.write(plain(problem))
+            self.stdout.write(escape_text(problem))
 
 
-def _changed(options: dict[str, Any]) -> str:
+def _format_changed(options: dict[str, Any]) -> str:
     return "would be changed" if options["dry_run"] else "changed"

@@ -87,10 +87,10 @@ class Command(BaseCommand):
             return
         if self._called_from_command_line:
             open_standard_streams()
-        parent = Parent.found_in(os.environ)
+        parent = Parent.find_in(os.environ)
         _configure_logging(options, parent)
         worker_options = _read_options(options, parent)
-        bulk.prepare(connections[ledger.database()])
+        bulk.prepare(connections[ledger.get_database()])
         if options["reload"]:
             autoreload.run_with_reloader(self._run_reloaded, worker_options)
             return
@@ -119,7 +119,7 @@ class Command(BaseCommand):
 
     def _run(self, worker_options: WorkerOptions, parent: Parent | None) -> int:
         with LogQueue(direct=not self._called_from_command_line) as log:
-            worker = _new_worker(worker_options)
+            worker = _build_worker(worker_options)
             signals = WorkerSignals(worker, supervised=parent is not None)
             signals.obey()
             if parent is not None:
@@ -131,7 +131,7 @@ class Command(BaseCommand):
                     signals.restore()
         if not self._called_from_command_line:
             return exit_status
-        signals.drained(exit_status)
+        signals.end_drain(exit_status)
         if worker.slots.running:
             end_at_once(exit_status)
         # Leftovers of tasks get the rest of the grace, except after an abort or if the log is stuck.
@@ -142,13 +142,13 @@ class Command(BaseCommand):
     def _run_reloaded(self, worker_options: WorkerOptions) -> None:
         """Run in the reloader's thread. An error is printed, and the next change of the code restarts."""
         with LogQueue(direct=True) as log:
-            exit_status = _work(_new_worker(worker_options), log)
+            exit_status = _work(_build_worker(worker_options), log)
         if exit_status == RECYCLE:
             sys.stdout.flush()
             os._exit(RELOAD)
 
 
-def _new_worker(worker_options: WorkerOptions) -> Worker:
+def _build_worker(worker_options: WorkerOptions) -> Worker:
     tasks, queues = len(registry.get_tasks()), ", ".join(worker_options.queues)
     worker = Worker(worker_options)
     text = "Worker %s: queues %s, %d threads, %d tasks known."
@@ -212,7 +212,7 @@ def _read_options(options: dict[str, Any], parent: Parent | None) -> WorkerOptio
                 known = ", ".join(config.queues)
                 raise CommandError(f"No setting names the queue {name!r}; DELAYQ['QUEUES'] has {known}.")
     if not config.mirror:
-        raise CommandError(f"{conf.why_no_redis()}: nothing reaches Redis, so there is nothing to run.")
+        raise CommandError(f"{conf.explain_no_redis()}: nothing reaches Redis, so there is nothing to run.")
     host, port = options["metrics"] or ("", None)
     if port and port + (options["processes"] or 1) - 1 > 65535:
         raise CommandError(f"--metrics {port} leaves no port for {options['processes']} processes. Name a lower one.")

@@ -23,11 +23,11 @@ from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
 from ... import conf, ledger
-from ...calls.compat import mail_connection
-from ...conf.alerts import AlertSettings, secret_bytes
+from ...calls.compat import get_mail_connection
+from ...conf.alerts import AlertSettings, decode_secret
 from ...models import Alert
 from ...recurrence.point import utcnow
-from ...text import iso
+from ...text import format_iso
 from ..outgoing import DeliveryFailed, post
 from ..snapshot import Snapshot
 from .states import find_jobs
@@ -47,7 +47,7 @@ def deliver(key: str, what: str, channel: str) -> bool:
 
     Raises DeliveryFailed or OSError if the webhook or the mail server cannot be reached or rejects the message.
     """
-    alerts, rows = conf.get_config().alerts, Alert.objects.using(ledger.database()).filter(pk=key)
+    alerts, rows = conf.get_config().alerts, Alert.objects.using(ledger.get_database()).filter(pk=key)
     row, name = rows.first(), f"{what} {channel}"
     if alerts is None or channel not in alerts.channels or row is None or name in row.sent:
         return False
@@ -69,7 +69,7 @@ def _note_sent(rows: QuerySet[Alert], name: str) -> None:
     with transaction.atomic(using=rows.db):
         locked = rows.select_for_update().first()
         if locked is not None:
-            locked.sent[name] = iso(utcnow())
+            locked.sent[name] = format_iso(utcnow())
             locked.save(update_fields=["sent"])
 
 
@@ -82,7 +82,7 @@ def deliver_pending(snapshot: Snapshot) -> list[str]:
         return []
     since, failures = utcnow() - MOST_AGE, list[str]()
     young = Q(reported_at__gte=since) | Q(recovered_at__gte=since)
-    for row in Alert.objects.using(ledger.database()).filter(young).order_by("since")[:MOST_PENDING]:
+    for row in Alert.objects.using(ledger.get_database()).filter(young).order_by("since")[:MOST_PENDING]:
         for what in (Alert.OPENED, Alert.RECOVERED):
             for channel in alerts.channels:
                 try:
@@ -93,8 +93,8 @@ def deliver_pending(snapshot: Snapshot) -> list[str]:
 
 
 def _send_mail(row: Alert, what: str, alerts: AlertSettings) -> None:
-    sender, prefix = conf.mail_from()
-    to = conf.admins() if alerts.mail is True else list(alerts.mail or ())
+    sender, prefix = conf.get_mail_from()
+    to = conf.list_admins() if alerts.mail is True else list(alerts.mail or ())
     word = _("Alert") if what == Alert.OPENED else _("Recovered")
     lines = [row.text, "", _("Since %(time)s.") % {"time": f"{row.since:%Y-%m-%d %H:%M:%S} UTC"}]
     if what == Alert.RECOVERED:
@@ -102,14 +102,14 @@ def _send_mail(row: Alert, what: str, alerts: AlertSettings) -> None:
     domain = parseaddr(sender)[1].rpartition("@")[2] or "localhost"
     headers = {"Message-ID": f"<{row.pk}.{what}@{domain}>", "Auto-Submitted": "auto-generated"}
     subject = " ".join(f"{prefix}{word}: {row}".split())
-    connection = mail_connection()
+    connection = get_mail_connection()
     if getattr(connection, "timeout", 0) is None:  # without EMAIL_TIMEOUT a hanging mail server would block a slot
         connection.timeout = TIMEOUT_SECONDS
     connection.send_messages([EmailMessage(subject, "\n".join(lines) + "\n", sender, to, headers=headers)])
 
 
 def _send_webhook(row: Alert, what: str, alerts: AlertSettings) -> None:
-    body = json.dumps(_body(row, what)).encode()
+    body = json.dumps(_build_body(row, what)).encode()
     headers = sign(f"{row.pk}.{what}", body, alerts.secret, int(time.time()))
     headers |= {"content-type": "application/json", "user-agent": "django-delayq"}
     post(alerts.webhook, body, headers, hosts=alerts.hosts, timeout_seconds=TIMEOUT_SECONDS)
@@ -118,20 +118,20 @@ def _send_webhook(row: Alert, what: str, alerts: AlertSettings) -> None:
 CHANNELS: dict[str, Callable[[Alert, str, AlertSettings], None]] = {"mail": _send_mail, "webhook": _send_webhook}
 
 
-def _body(row: Alert, what: str) -> dict[str, Any]:
+def _build_body(row: Alert, what: str) -> dict[str, Any]:
     """Return the body of a webhook; it is the same for each attempt."""
     over = what == Alert.RECOVERED
     return {
         "type": f"alert.{what}",
-        "timestamp": _iso(row.recovered_at if over else row.reported_at),
+        "timestamp": _format_iso(row.recovered_at if over else row.reported_at),
         "data": {
             "alert": str(row.pk),
             "kind": row.kind,
             "name": row.name,
             "queue": row.queue or None,
             "text": row.text,
-            "since": _iso(row.since),
-            "until": _iso(row.gone_at) if over else None,
+            "since": _format_iso(row.since),
+            "until": _format_iso(row.gone_at) if over else None,
             "prefix": conf.get_config().prefix,
         },
     }
@@ -140,10 +140,10 @@ def _body(row: Alert, what: str) -> dict[str, Any]:
 def sign(name: str, body: bytes, secret: str, now: int) -> dict[str, str]:
     """Return the headers by which a receiver verifies the sender; `now` is in seconds since 1970."""
     signed = f"{name}.{now}.".encode() + body
-    digest = hmac.new(secret_bytes(secret), signed, hashlib.sha256).digest()
+    digest = hmac.new(decode_secret(secret), signed, hashlib.sha256).digest()
     signature = f"v1,{base64.b64encode(digest).decode()}"
     return {"webhook-id": name, "webhook-timestamp": str(now), "webhook-signature": signature}
 
 
-def _iso(instant: Any) -> str | None:
-    return None if instant is None else iso(instant)
+def _format_iso(instant: Any) -> str | None:
+    return None if instant is None else format_iso(instant)

@@ -28,13 +28,13 @@ from django.utils.translation import ngettext
 
 from ... import conf, ledger
 from ...calls import registry
-from ...calls.call import alias_for
+from ...calls.call import find_alias
 from ...calls.side_channels import send
 from ...conf.alerts import AlertSettings
 from ...models import Alert, Condition, Schedule, ScheduleState
 from ...recurrence.point import utcnow
 from ...signals import alert_changed
-from ..database_side import MOST_UNKNOWN, enabled_with, find_late, find_unknown_tasks, read_used
+from ..database_side import MOST_UNKNOWN, find_late, find_unknown_tasks, query_enabled, read_used
 from ..problems import Problem
 from ..snapshot import Snapshot, take_snapshot
 
@@ -53,7 +53,7 @@ SUMS = frozenset(("unknown_tasks", "late"))
 def find_conditions(snapshot: Snapshot, known: Mapping[str, list[int]]) -> Iterator[Problem]:
     """Yield what is to have an alert; `known` are the schedules with an open alert, by kind."""
     yield from (problem for problem in snapshot.problems if problem.is_wrong and problem.code not in SUMS)
-    yield from _of_failed_jobs(snapshot.failed_jobs or {})
+    yield from _find_failed_jobs(snapshot.failed_jobs or {})
     for kind, find in FINDERS.items():
         former = known.get(kind, [])
         yield from find(len(former), former) if former else ()
@@ -67,7 +67,7 @@ def find_conditions(snapshot: Snapshot, known: Mapping[str, list[int]]) -> Itera
             yield Problem(kind, text % {"count": MOST, "kind": kind})
 
 
-def _of_failed_jobs(failed: Mapping[str, int]) -> Iterator[Problem]:
+def _find_failed_jobs(failed: Mapping[str, int]) -> Iterator[Problem]:
     for queue, count in sorted(failed.items()):
         text = ngettext(
             "Queue %(queue)s has %(count)d failed job. Retry or delete it in the admin, under Failures.",
@@ -85,29 +85,29 @@ def _find_failing(most: int, among: Collection[int] | None) -> list[Problem]:
         text = ngettext(
             "%(name)s (%(task)s) has failed.", "%(name)s (%(task)s) has failed %(count)d times in a row.", count
         )
-        found.append(_problem("failing", row, text, count=count))
+        found.append(_build_problem("failing", row, text, count=count))
     return found
 
 
 def _find_broken(most: int, among: Collection[int] | None) -> list[Problem]:
     text = _("%(name)s is broken: its next due time cannot be computed. %(reason)s")
     rows = _find(most, among, condition=Condition.BROKEN)
-    return [_problem("broken", row, text, reason=row.state.condition_reason) for row in rows]
+    return [_build_problem("broken", row, text, reason=row.state.condition_reason) for row in rows]
 
 
 def _find_unknown(most: int, among: Collection[int] | None) -> list[Problem]:
-    rows: QuerySet[Schedule] = Schedule.objects.using(ledger.database()).filter(
+    rows: QuerySet[Schedule] = Schedule.objects.using(ledger.get_database()).filter(
         task__in=find_unknown_tasks(read_used()["task"])
     )
     rows = (rows if among is None else rows.filter(pk__in=among)).order_by("task")[:MOST_UNKNOWN]
     text = _("%(name)s uses the task %(task)s, which no installed app has, and does not run.")
-    return [_problem("unknown_task", row, text) for row in rows if row.enabled][:most]
+    return [_build_problem("unknown_task", row, text) for row in rows if row.enabled][:most]
 
 
 def _find_late(most: int, among: Collection[int] | None) -> list[Problem]:
     text = _("%(name)s was due %(due)s and has not succeeded within %(within)s, nor since.")
     return [
-        _problem("late", row, text, due=f"{row.due_at:%Y-%m-%d %H:%M:%S} UTC", within=row.within)
+        _build_problem("late", row, text, due=f"{row.due_at:%Y-%m-%d %H:%M:%S} UTC", within=row.within)
         for row in find_late(most, among)
     ]
 
@@ -119,12 +119,12 @@ FINDERS: dict[str, Callable[[int, Collection[int] | None], list[Problem]]] = {
 
 
 def _find(most: int, among: Collection[int] | None, **state: Any) -> list[Schedule]:
-    states = ScheduleState.objects.using(ledger.database()).filter(**state)
+    states = ScheduleState.objects.using(ledger.get_database()).filter(**state)
     states = states if among is None else states.filter(pk__in=among)
-    return list(enabled_with(states).select_related("state").order_by("pk")[:most])
+    return list(query_enabled(states).select_related("state").order_by("pk")[:most])
 
 
-def _problem(kind: str, row: Any, text: str, **more: Any) -> Problem:
+def _build_problem(kind: str, row: Any, text: str, **more: Any) -> Problem:
     values = {"name": row.name, "task": row.task, **more}
     return Problem(kind, text % values, queue=row.queue, subject=str(row.pk), name=row.name)
 
@@ -143,7 +143,7 @@ def look_now() -> Snapshot:
     Raises DatabaseError (the next call makes the missing changes) and ImproperlyConfigured, as `find_jobs` does.
     """
     snapshot = take_snapshot()
-    rows = {(row.kind, row.subject): row for row in Alert.objects.using(ledger.database()).open()}
+    rows = {(row.kind, row.subject): row for row in Alert.objects.using(ledger.get_database()).open()}
     known: dict[str, list[int]] = {}
     for kind, subject in rows:
         if kind in FINDERS and subject:
@@ -157,7 +157,7 @@ def look_now() -> Snapshot:
     found = {key: replace(several[key][0], message=text) for key, text in texts.items()}
     now = utcnow()
     _follow(rows, found, snapshot, now)
-    Alert.objects.using(ledger.database()).filter(recovered_at__lt=now - timedelta(days=DAYS_KEPT)).delete()
+    Alert.objects.using(ledger.get_database()).filter(recovered_at__lt=now - timedelta(days=DAYS_KEPT)).delete()
     return snapshot
 
 
@@ -176,7 +176,7 @@ def _is_known(snapshot: Snapshot, kind: str, queue: str) -> bool:
 def _follow(rows: Mapping[Key, Alert], seen: Mapping[Key, Problem], snapshot: Snapshot, now: datetime) -> None:
     alerts = conf.get_config().alerts or AlertSettings()
     held = now - timedelta(seconds=alerts.every * HELD)
-    objects = Alert.objects.using(ledger.database())
+    objects = Alert.objects.using(ledger.get_database())
     fresh = [
         Alert(kind=kind, subject=subject, name=each.name or each.queue, queue=each.queue, text=each.message, since=now)
         for (kind, subject), each in seen.items()
@@ -202,12 +202,12 @@ def _follow(rows: Mapping[Key, Alert], seen: Mapping[Key, Problem], snapshot: Sn
 
 def _announce_change(row: Alert, what: str, values: dict[str, Any], alerts: AlertSettings) -> None:
     task = find_jobs(alerts)
-    with transaction.atomic(using=ledger.database()):
+    with transaction.atomic(using=ledger.get_database()):
         _write_change(row, what, values, task, alerts)
 
 
 def _write_change(row: Alert, what: str, values: dict[str, Any], task: Any, alerts: AlertSettings) -> None:
-    using = ledger.database()
+    using = ledger.get_database()
     rows = Alert.objects.using(using).open().filter(pk=row.pk)
     rows = rows.filter(reported_at=None) if what == Alert.OPENED else rows.filter(gone_at=row.gone_at)
     if not rows.update(**values):
@@ -224,7 +224,7 @@ def find_jobs(alerts: AlertSettings) -> Any:
     """Return the task whose jobs deliver messages, None without channels. Raises ImproperlyConfigured if none can."""
     if not alerts.channels:
         return None
-    found = alias_for(conf.get_config().queues)
+    found = find_alias(conf.get_config().queues)
     if found is None:
         raise ImproperlyConfigured(
             "DELAYQ['ALERTS'] sends mail and webhooks by jobs, and no alias of TASKS takes them. Add one: "

@@ -2,9 +2,9 @@
 
 from .due_point import explain_point
 from .moment import Moment, parse_moment
-from .situation import counts_from_finish, describe_recurrence, explain_job, explain_state, find_job, list_next
+from .situation import describe_recurrence, explain_job, explain_state, find_job, is_counted_from_finish, list_next
 
 __all__ = [
-    "Moment", "counts_from_finish", "describe_recurrence", "explain_job", "explain_point", "explain_state", "find_job",
-    "list_next", "parse_moment",
+    "Moment", "describe_recurrence", "explain_job", "explain_point", "explain_state", "find_job",
+    "is_counted_from_finish", "list_next", "parse_moment",
 ]  # fmt: skip

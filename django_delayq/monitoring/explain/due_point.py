@@ -15,46 +15,46 @@ from ...models.columns import from_json
 from ...models.run import OPEN
 from ...recurrence import Cron, Recurrence, Windowed, from_ms, to_ms
 from ...recurrence.point import MICROSECOND
-from ...recurrence.preview import clock_changes
+from ...recurrence.preview import list_clock_changes
 from ...recurrence.words import describe
 from .moment import Moment
 from .outcome import format_instant, format_span
-from .situation import Situation, counts_from_finish
+from .situation import Situation, is_counted_from_finish
 
 MOST_ROWS = 10
 
 
 def explain_point(schedule: Schedule, moment: Moment, now: datetime) -> list[str]:
     situation = Situation(schedule, now)
-    lines = [situation.headline(), *moment.notes]
-    rows = _rows(schedule, moment)
+    lines = [situation.format_headline(), *moment.notes]
+    rows = _read_rows(schedule, moment)
     for row in rows[:MOST_ROWS]:
         lines += situation.describe(row)
         if (row.status, row.reason) == (Status.SKIPPED, "overlap"):
-            lines += _busy_with(situation, row)
+            lines += _explain_busy(situation, row)
     if len(rows) > MOST_ROWS:
         lines.append(_("This time has more rows. Add the second to see them."))
     if any(row.status in OPEN and not row.separate for row in rows):
         lines += situation.describe_entry()
     if not any(row.origin == Origin.DUE for row in rows):
-        lines += _undecided(situation, moment)
+        lines += _explain_undecided(situation, moment)
     return lines
 
 
-def _rows(schedule: Schedule, moment: Moment) -> list[Run]:
+def _read_rows(schedule: Schedule, moment: Moment) -> list[Run]:
     """Return the rows of this moment, and a stretch that reaches into it. Reads by index, for any size of history."""
-    own = Run._base_manager.using(ledger.database()).filter(schedule_id=schedule.pk)
+    own = Run._base_manager.using(ledger.get_database()).filter(schedule_id=schedule.pk)
     before = own.filter(due_at__lt=moment.first).order_by("-due_at")[:3]
     reaching = [row for row in before if row.last_due_at is not None and row.last_due_at >= moment.first]
     inside = own.filter(due_at__gte=moment.first, due_at__lt=moment.end).order_by("due_at")[: MOST_ROWS + 1]
     return [*reaching, *inside]
 
 
-def _busy_with(situation: Situation, skipped: Run) -> Iterator[str]:
-    own = Run._base_manager.using(ledger.database()).filter(schedule=skipped.schedule_id or 0, origin=Origin.DUE)
+def _explain_busy(situation: Situation, skipped: Run) -> Iterator[str]:
+    own = Run._base_manager.using(ledger.get_database()).filter(schedule=skipped.schedule_id or 0, origin=Origin.DUE)
     for row in own.filter(due_at__lt=skipped.due_at).order_by("-due_at")[:MOST_ROWS]:
         if row.status in OPEN:
-            yield situation.at(_("It was busy with the run of %(time)s, which has not ended."), row.due_at)
+            yield situation.fill_time(_("It was busy with the run of %(time)s, which has not ended."), row.due_at)
         elif row.finished_at is not None and row.status != Status.SKIPPED:
             values = {
                 "time": format_instant(row.due_at, situation.zone),
@@ -66,9 +66,10 @@ def _busy_with(situation: Situation, skipped: Run) -> Iterator[str]:
         return
 
 
-def _as_it_was(situation: Situation, instant: datetime) -> Iterator[str]:
+def _explain_former(situation: Situation, instant: datetime) -> Iterator[str]:
     """Yield how the definition in force at an instant differs from the current one, if it was stored."""
-    kept = Definition.objects.using(ledger.database()).filter(schedule=situation.schedule.pk, replaced_at__gt=instant)
+    rows = Definition.objects.using(ledger.get_database())
+    kept = rows.filter(schedule=situation.schedule.pk, replaced_at__gt=instant)
     found = kept.order_by("replaced_at", "pk").first()
     if found is None:
         return
@@ -82,17 +83,18 @@ def _as_it_was(situation: Situation, instant: datetime) -> Iterator[str]:
             yield _("Its recurrence then: %(words)s.") % {"words": then}
 
 
-def _undecided(situation: Situation, moment: Moment) -> Iterator[str]:
+def _explain_undecided(situation: Situation, moment: Moment) -> Iterator[str]:
     schedule, held = situation.schedule, situation.entry.point
     if moment.end <= schedule.created_at:
-        yield situation.at(_("The schedule did not exist then: it was created at %(time)s."), schedule.created_at)
+        text = _("The schedule did not exist then: it was created at %(time)s.")
+        yield situation.fill_time(text, schedule.created_at)
         return
     if held is not None and moment.first <= held < moment.end and held <= schedule.effective_from:
-        yield situation.at(_("%(time)s was due when the definition was changed, and still runs once."), held)
+        yield situation.fill_time(_("%(time)s was due when the definition was changed, and still runs once."), held)
         yield from situation.describe_entry()
         return
     try:
-        rule = schedule.rule_and_base(situation.state)[0]
+        rule = schedule.get_rule_and_base(situation.state)[0]
         point = rule.next_after(moment.first - MICROSECOND)
     except InvalidRecurrence as error:
         yield _("It has no valid recurrence: %(problem)s") % {"problem": error}
@@ -100,73 +102,73 @@ def _undecided(situation: Situation, moment: Moment) -> Iterator[str]:
     except OverflowError:
         point = None
     if point is None or point >= moment.end:
-        yield from _no_point(situation, rule, moment)
+        yield from _explain_no_point(situation, rule, moment)
         return
-    yield from _about_point(situation, rule, from_ms(to_ms(point)))
+    yield from _explain_at_point(situation, rule, from_ms(to_ms(point)))
     more = rule.count_between(point, moment.end - MICROSECOND) - 1
     if more > 0:
         text = ngettext("%(count)d more due time", "%(count)d more due times", more) % {"count": more}
         yield _("This minute has %(more)s. Add the second to explain another one.") % {"more": text}
 
 
-def _no_point(situation: Situation, rule: Recurrence, moment: Moment) -> Iterator[str]:
+def _explain_no_point(situation: Situation, rule: Recurrence, moment: Moment) -> Iterator[str]:
     schedule = situation.schedule
     if moment.first <= schedule.effective_from:
-        yield from _as_it_was(situation, moment.first)
-    yield situation.at(_("%(time)s is not a due time of the current definition."), moment.first)
+        yield from _explain_former(situation, moment.first)
+    yield situation.fill_time(_("%(time)s is not a due time of the current definition."), moment.first)
     if schedule.start_at is not None and moment.end <= schedule.start_at:
-        yield situation.at(_("It begins at %(time)s (start_at)."), schedule.start_at)
+        yield situation.fill_time(_("It begins at %(time)s (start_at)."), schedule.start_at)
     if schedule.end_at is not None and moment.first > schedule.end_at:
-        yield situation.at(_("It ended at %(time)s (end_at)."), schedule.end_at)
+        yield situation.fill_time(_("It ended at %(time)s (end_at)."), schedule.end_at)
     if moment.first <= schedule.effective_from:
-        yield _edited(situation)
-    if counts_from_finish(schedule):
+        yield _describe_edit(situation)
+    if is_counted_from_finish(schedule):
         yield _("Its due times are counted from the end of the last run, so the past ones are those in the history.")
-    cron = _cron_of(rule)
+    cron = _find_cron(rule)
     local = moment.first.astimezone(situation.zone)
     if cron is not None and local.fold and cron.fields.fixed and cron.dst_overlap == "once":
         yield _("This local time occurs twice on this day. With dst_overlap = once it runs the first time only.")
-    yield from _neighbours(situation, rule, moment.first)
+    yield from _list_neighbours(situation, rule, moment.first)
 
 
-def _neighbours(situation: Situation, rule: Recurrence, instant: datetime) -> Iterator[str]:
+def _list_neighbours(situation: Situation, rule: Recurrence, instant: datetime) -> Iterator[str]:
     """Yield the due points before and after an instant that is not one, and clock changes in between."""
     after = rule.next_after(instant)
     before = rule.previous_at_or_before(instant, instant - timedelta(days=366))
     if before is not None:
-        yield situation.at(_("Previous due time: %(time)s."), before)
+        yield situation.fill_time(_("Previous due time: %(time)s."), before)
     if after is not None:
-        yield situation.at(_("Next due time: %(time)s."), after)
-        cron = _cron_of(rule)
+        yield situation.fill_time(_("Next due time: %(time)s."), after)
+        cron = _find_cron(rule)
         if cron is not None:
             since = before or instant - timedelta(days=2)
-            yield from clock_changes(cron, max(since, situation.schedule.created_at), after)
+            yield from list_clock_changes(cron, max(since, situation.schedule.created_at), after)
 
 
-def _about_point(situation: Situation, rule: Recurrence, point: datetime) -> Iterator[str]:
+def _explain_at_point(situation: Situation, rule: Recurrence, point: datetime) -> Iterator[str]:
     schedule, state = situation.schedule, situation.state
-    cron = _cron_of(rule)
+    cron = _find_cron(rule)
     if cron is not None:
-        yield from clock_changes(cron, point - timedelta(hours=3), point)
+        yield from list_clock_changes(cron, point - timedelta(hours=3), point)
     if state.pruned_until is not None and point <= state.pruned_until:
         text = _("%(time)s has an outcome, but its row was deleted: see DELAYQ['HISTORY_DAYS'] and keep.")
-        yield situation.at(text, point)
+        yield situation.fill_time(text, point)
         return
     if point <= schedule.effective_from:
-        yield situation.at(_("%(time)s: not run."), point)
-        yield from _as_it_was(situation, point)
-        yield _edited(situation)
+        yield situation.fill_time(_("%(time)s: not run."), point)
+        yield from _explain_former(situation, point)
+        yield _describe_edit(situation)
         return
     if state.last_due_at is not None and point <= state.last_due_at:
-        yield situation.at(_("%(time)s has an outcome, but its row was deleted."), point)
+        yield situation.fill_time(_("%(time)s has an outcome, but its row was deleted."), point)
         return
-    stopped = list(situation.obstacles())
-    wake = chain.wake_of(schedule, point)
+    stopped = list(situation.explain_obstacles())
+    wake = chain.find_wake(schedule, point)
     values = {"time": format_instant(point, situation.zone), "span": format_span(abs(wake - situation.now))}
     if wake > situation.now:
         yield _("%(time)s comes in %(span)s.") % values
         if wake != point:
-            yield situation.at(_("It starts at %(time)s: its jitter."), wake)
+            yield situation.fill_time(_("It starts at %(time)s: its jitter."), wake)
     elif not stopped:
         yield _("%(time)s has no outcome yet, %(span)s after it was due.") % values
     else:
@@ -180,18 +182,18 @@ def _about_point(situation: Situation, rule: Recurrence, point: datetime) -> Ite
         row = situation.open_rows[0]
         text = _("It waits for an earlier point of the schedule: %(due)s (%(status)s).")
         yield text % {"due": format_instant(row.due_at, situation.zone), "status": Status(row.status).label}
-    yield from situation.in_redis()
+    yield from situation.explain_redis()
 
 
-def _edited(situation: Situation) -> str:
+def _describe_edit(situation: Situation) -> str:
     text = _(
         "The definition was changed, paused or resumed at %(time)s; earlier due times do not run "
         "any more. One without a row was not due by the definition of that time, or its row was "
         "deleted."
     )
-    return situation.at(text, situation.schedule.effective_from)
+    return situation.fill_time(text, situation.schedule.effective_from)
 
 
-def _cron_of(rule: Recurrence) -> Cron | None:
+def _find_cron(rule: Recurrence) -> Cron | None:
     plain = rule.recurrence if isinstance(rule, Windowed) else rule
     return plain if isinstance(plain, Cron) else None

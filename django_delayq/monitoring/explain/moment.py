@@ -7,8 +7,8 @@ from datetime import datetime, time, timedelta, tzinfo
 from django.utils.dateparse import parse_datetime, parse_time
 from django.utils.translation import gettext as _
 
-from ...recurrence.point import EPOCH, from_seconds, seconds
-from ...recurrence.zone import get_zone, stretch
+from ...recurrence.point import EPOCH, from_seconds, to_seconds
+from ...recurrence.zone import find_stretch, get_zone
 
 _WITH_SECONDS = re.compile(r"\d:\d{2}:\d{2}")
 
@@ -48,21 +48,21 @@ def parse_moment(text: str, zone_name: str, now: datetime) -> Moment:
         if found.tzinfo is not None:
             first = found.astimezone(EPOCH.tzinfo)
             return Moment(first, first + width)
-        return _in_zone(found, zone_name, zone, width)
+        return _build_moment(found, zone_name, zone, width)
     except OverflowError:
         raise ValueError(
             _("%(text)s is outside the calendar. Write a year from 1 to 9999.") % {"text": typed[:64]}
         ) from None
 
 
-def _in_zone(wall: datetime, name: str, zone: tzinfo, width: timedelta) -> Moment:
+def _build_moment(wall: datetime, name: str, zone: tzinfo, width: timedelta) -> Moment:
     local = wall.replace(tzinfo=zone)
     first = local.astimezone(EPOCH.tzinfo)
     notes = []
     shown = {"time": f"{wall:%Y-%m-%d %H:%M:%S}", "zone": name}
     if first.astimezone(zone).replace(tzinfo=None, fold=0) != wall:
         notes.append(_("%(time)s does not exist in %(zone)s: the clock skips it.") % shown)
-        start = from_seconds(stretch(zone, seconds(first))[0])
+        start = from_seconds(find_stretch(zone, to_seconds(first))[0])
         if start is not None:  # a run for the skipped time starts right after the jump
             return Moment(start, start + max(width, timedelta(minutes=1)), tuple(notes))
     elif local.replace(fold=1).utcoffset() != local.utcoffset():

@@ -75,8 +75,8 @@ def format_span(value: timedelta) -> str:
 
 def describe_run(run: Run, zone: tzinfo, *, attempts: int, catch_up: int = 0) -> list[str]:
     """Return a run's outcome, its figures, and why it did not succeed; `attempts` is the maximum number of attempts."""
-    lines = [_headline(run, zone), *_figures(run, zone)]
-    why = _why(run, catch_up if run.status == Status.SKIPPED else attempts)
+    lines = [_format_headline(run, zone), *_format_figures(run, zone)]
+    why = _explain_outcome(run, catch_up if run.status == Status.SKIPPED else attempts)
     if why:
         lines.append(redact_text(why))
     if run.error:
@@ -84,7 +84,7 @@ def describe_run(run: Run, zone: tzinfo, *, attempts: int, catch_up: int = 0) ->
     return lines
 
 
-def _headline(run: Run, zone: tzinfo) -> str:
+def _format_headline(run: Run, zone: tzinfo) -> str:
     values = {"due": format_instant(run.due_at, zone), "status": Status(run.status).label, "points": run.points}
     if run.last_due_at is not None:
         values["last"] = format_instant(run.last_due_at, zone)
@@ -97,7 +97,7 @@ def _headline(run: Run, zone: tzinfo) -> str:
     return _("%(due)s: %(status)s (%(origin)s, started by a user).") % values
 
 
-def _figures(run: Run, zone: tzinfo) -> list[str]:
+def _format_figures(run: Run, zone: tzinfo) -> list[str]:
     if run.status == Status.SKIPPED:
         return (
             []
@@ -119,7 +119,7 @@ def _figures(run: Run, zone: tzinfo) -> list[str]:
     return [", ".join(parts) + "."] if parts else []
 
 
-def _why(run: Run, most: int) -> str:
+def _explain_outcome(run: Run, most: int) -> str:
     status = Status(run.status)
     if status == Status.SUCCEEDED and run.reason == REASON_HANDED_OVER:
         found = run.result if isinstance(run.result, dict) else {}

@@ -9,14 +9,15 @@ from django.utils.translation import gettext as _
 
 from ... import conf, ledger
 from ...calls import handover, parse_id, registry
-from ...calls.call import backend_of
+from ...calls.call import get_backend
 from ...exceptions import BrokerError, InvalidRecurrence, UnknownTask
 from ...index import EntryView, web
 from ...ledger import chain
 from ...ledger.rows import AnyRun
 from ...models import Condition, Control, Definition, Origin, Run, Schedule, Status, explain_wait
-from ...models.differences import SWITCH, differing, from_json, values_of
-from ...recurrence.point import known_ms
+from ...models.columns import from_json, get_values
+from ...models.differences import SWITCH, list_differing
+from ...recurrence.point import try_from_ms
 from ...recurrence.words import describe
 from ...recurrence.zone import get_zone
 from ..problems import simplify
@@ -36,11 +37,11 @@ class IndexEntry:
         self.view: EntryView | None = None
         self.silence = ""
         if not conf.get_config().mirror:
-            why = {"why": _(conf.why_no_redis())}
+            why = {"why": _(conf.explain_no_redis())}
             self.silence = _("%(why)s: nothing is sent to Redis, so nothing runs.") % why
             return
         try:
-            self.view = web.ask(lambda broker: broker.views([(member, queue)]))[0]
+            self.view = web.ask(lambda broker: broker.read_views([(member, queue)]))[0]
         except BrokerError:
             self.silence = _("Redis does not answer; whether a worker holds the lease is not known.")
 
@@ -50,7 +51,7 @@ class IndexEntry:
 
     @property
     def point(self) -> datetime | None:
-        return None if self.view is None else known_ms(self.view.point_ms)
+        return None if self.view is None else try_from_ms(self.view.point_ms)
 
     def describe(
         self, generation: int, now: datetime, zone: tzinfo, *, waits: str = "", worker: str = ""
@@ -59,7 +60,7 @@ class IndexEntry:
         if self.view is None:
             yield self.silence
             return
-        score = known_ms(self.view.score_ms)
+        score = try_from_ms(self.view.score_ms)
         if score is None or self.view.point_ms is None:
             yield _(
                 "It is not in Redis yet. A worker adds it within seconds; to add it now, run: manage.py delayq_sync"
@@ -110,10 +111,10 @@ def describe_recurrence(schedule: Schedule) -> str:
         words = describe(schedule.recurrence)
     except InvalidRecurrence as error:
         return str(error)
-    return words + (_(", from the end of the last run") if counts_from_finish(schedule) else "")
+    return words + (_(", from the end of the last run") if is_counted_from_finish(schedule) else "")
 
 
-def counts_from_finish(schedule: Schedule) -> bool:
+def is_counted_from_finish(schedule: Schedule) -> bool:
     return schedule.kind == Schedule.Kind.EVERY and schedule.every_from == Schedule.EveryFrom.FINISH
 
 
@@ -123,8 +124,8 @@ class Situation:
     def __init__(self, schedule: Schedule, now: datetime) -> None:
         self.schedule, self.now = schedule, now
         self.zone = get_zone(schedule.timezone)
-        self.state = chain.state_of(schedule)
-        self.entry = IndexEntry(chain.member_of(schedule.pk), schedule.queue)
+        self.state = chain.get_state(schedule)
+        self.entry = IndexEntry(chain.format_member(schedule.pk), schedule.queue)
 
     @cached_property
     def open_rows(self) -> Sequence[AnyRun]:
@@ -132,7 +133,7 @@ class Situation:
 
     @cached_property
     def held(self) -> Sequence[Control]:
-        return ledger.held_back()
+        return ledger.load_controls()
 
     @cached_property
     def waits(self) -> str:
@@ -143,16 +144,16 @@ class Situation:
         """True if the schedule has a next point, so that Redis should hold it."""
         return self.schedule.enabled and self.state.condition == Condition.ACTIVE
 
-    def at(self, text: str, instant: datetime) -> str:
+    def fill_time(self, text: str, instant: datetime) -> str:
         """Fill the %(time)s of a text."""
         return text % {"time": format_instant(instant, self.zone)}
 
-    def headline(self) -> str:
+    def format_headline(self) -> str:
         return f"{self.schedule.name}: {describe_recurrence(self.schedule)}"
 
-    def obstacles(self) -> Iterator[str]:
+    def explain_obstacles(self) -> Iterator[str]:
         """Yield what keeps the schedule from starting a run, each with what to do."""
-        schedule, reason = self.schedule, {"reason": _sentence(self.state.condition_reason)}
+        schedule, reason = self.schedule, {"reason": _format_sentence(self.state.condition_reason)}
         if not schedule.enabled:
             user, why = _find_pauser(schedule), f" ({schedule.pause_reason})" if schedule.pause_reason else ""
             why += " " + _("by %(user)s") % {"user": user} if user else ""
@@ -161,9 +162,9 @@ class Situation:
             yield _("It is broken: %(reason)s Edit the schedule.") % reason
         elif self.state.condition == Condition.FINISHED:
             yield _("It is finished: %(reason)s") % reason
-        yield from holding_up(schedule.queue, schedule.task, self.held)
+        yield from explain_holds(schedule.queue, schedule.task, self.held)
 
-    def handed_over(self) -> Iterator[str]:
+    def explain_handover(self) -> Iterator[str]:
         """Yield what another TASKS backend does with its points."""
         schedule, task = self.schedule, registry.find_task(self.schedule.task)
         if schedule.backend and task is not None:
@@ -172,13 +173,13 @@ class Situation:
                 text = _("It is handed over to the TASKS backend %(backend)s, whose workers run it.")
                 yield text % {"backend": schedule.backend}
             else:
-                yield _("Each run fails: %(reason)s") % {"reason": _sentence(str(refusal))}
+                yield _("Each run fails: %(reason)s") % {"reason": _format_sentence(str(refusal))}
 
-    def in_redis(self) -> Iterator[str]:
+    def explain_redis(self) -> Iterator[str]:
         """Yield what Redis does with the schedule, if Redis should hold it or a worker still has its lease."""
         if self.goes_on or self.entry.leased:
             yield from self.describe_entry()
-            yield from slowing(self.schedule.queue, self.held)
+            yield from explain_slowness(self.schedule.queue, self.held)
 
     def describe_entry(self) -> Iterator[str]:
         point = self.entry.point
@@ -188,21 +189,21 @@ class Situation:
 
     def describe(self, run: Run) -> list[str]:
         attempts, catch_up = self.schedule.max_attempts, self.schedule.max_catch_up
-        return [*describe_run(run, self.zone, attempts=attempts, catch_up=catch_up), *self.edited_since(run)]
+        return [*describe_run(run, self.zone, attempts=attempts, catch_up=catch_up), *self.explain_edit(run)]
 
-    def edited_since(self, run: Run) -> Iterator[str]:
+    def explain_edit(self, run: Run) -> Iterator[str]:
         """Yield that the definition was edited after a run. Pausing and resuming are not edits."""
         schedule = self.schedule
         if run.generation == schedule.generation or run.status not in (Status.SUCCEEDED, Status.FAILED):
             return
-        kept = Definition.objects.using(ledger.database()).of_generation(schedule.pk, run.generation)
+        kept = Definition.objects.using(ledger.get_database()).find_generation(schedule.pk, run.generation)
         if kept is None:
             yield _("The schedule was changed since.")
-        elif any(unit is not SWITCH for unit in differing(from_json(kept.values), values_of(schedule))):
+        elif any(unit is not SWITCH for unit in list_differing(from_json(kept.values), get_values(schedule))):
             yield _("The definition has been edited since.")
 
 
-def holding_up(queue: str, task: str, held: Sequence[Control]) -> Iterator[str]:
+def explain_holds(queue: str, task: str, held: Sequence[Control]) -> Iterator[str]:
     """Yield what keeps everything of a queue and a task from starting."""
     waits = explain_wait(held, (queue, task))
     if waits:
@@ -215,10 +216,10 @@ def holding_up(queue: str, task: str, held: Sequence[Control]) -> Iterator[str]:
         yield text % {"task": task}
 
 
-def slowing(queue: str, held: Sequence[Control]) -> Iterator[str]:
+def explain_slowness(queue: str, held: Sequence[Control]) -> Iterator[str]:
     """Yield why few or no workers take due entries of a queue."""
     for row in held:
-        if row.most is not None and (row.kind, row.name) == (Control.Kind.QUEUE, queue):
+        if row.most is not None and (row.kind, row.name) == (Control.Target.QUEUE, queue):
             yield f"{row}: {row.restrictions}."
     if queue not in conf.get_config().queues:
         text = _("DELAYQ['QUEUES'] does not name queue %(queue)s here; only workers that have it there serve it.")
@@ -228,7 +229,7 @@ def slowing(queue: str, held: Sequence[Control]) -> Iterator[str]:
 def _find_pauser(schedule: Schedule) -> str:
     """Return the user who paused a schedule; '' if that is not stored. See kept.py, Note [What is kept]."""
     following: Schedule | Definition = schedule
-    for kept in Definition.objects.using(ledger.database()).filter(schedule=schedule.pk).order_by("-pk"):
+    for kept in Definition.objects.using(ledger.get_database()).filter(schedule=schedule.pk).order_by("-pk"):
         if not kept.is_followed_by(following):
             break
         if kept.values["enabled"]:
@@ -239,14 +240,19 @@ def _find_pauser(schedule: Schedule) -> str:
 
 def explain_state(schedule: Schedule, now: datetime) -> list[str]:
     situation = Situation(schedule, now)
-    lines = [situation.headline(), *situation.obstacles(), *situation.handed_over(), *situation.in_redis()]
+    lines = [
+        situation.format_headline(),
+        *situation.explain_obstacles(),
+        *situation.explain_handover(),
+        *situation.explain_redis(),
+    ]
     point = None
     if situation.goes_on and registry.find_task(schedule.task) is not None:
         with suppress(InvalidRecurrence):
-            point = chain.next_point(schedule, situation.state)
+            point = chain.find_next_point(schedule, situation.state)
     if point is not None:
         lines.append(_("Next: %(point)s.") % {"point": format_instant(point, situation.zone)})
-    rows = Run._base_manager.using(ledger.database()).filter(schedule_id=schedule.pk, due_at__lte=now)
+    rows = Run._base_manager.using(ledger.get_database()).filter(schedule_id=schedule.pk, due_at__lte=now)
     last = rows.order_by("-due_at").first()
     if last is None:
         return [*lines, _("It has no runs.")]
@@ -267,7 +273,7 @@ def list_next(schedule: Schedule, count: int) -> list[str]:
     return lines or [_("There is no further due time.")]
 
 
-def _sentence(text: str) -> str:
+def _format_sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
@@ -278,38 +284,38 @@ def find_job(text: str) -> Run | None:
         return ledger.find_job(*parsed)
     if not (text.isascii() and text.isdecimal() and len(text) <= 18):
         return None
-    return Run.objects.using(ledger.database()).filter(pk=int(text), origin=Origin.JOB).first()
+    return Run.objects.using(ledger.get_database()).filter(pk=int(text), origin=Origin.JOB).first()
 
 
 def explain_job(job: Run, now: datetime) -> list[str]:
     """Explain why a job waits, where it runs, or how it ended."""
-    zone = get_zone(conf.project_timezone())
+    zone = get_zone(conf.get_project_timezone())
     values = {"task": job.task, "pk": job.pk, "queue": job.queue, "backend": job.backend}
     values["time"] = format_instant(job.created_at, zone)
     lines = [
         _("%(task)s: job %(pk)d, enqueued at %(time)s in queue %(queue)s by the TASKS alias %(backend)s.") % values,
-        *describe_run(job, zone, attempts=_attempts(job)),
+        *describe_run(job, zone, attempts=_get_most_attempts(job)),
     ]
     if not Status(job.status).is_open:
         if job.expires_at is not None:
             lines.append(_("Its row is kept until %(time)s.") % {"time": format_instant(job.expires_at, zone)})
         return lines
-    entry, held = IndexEntry(chain.member_of_run(job), job.queue), ledger.held_back()
-    lines += _notes(job, now, zone)
-    lines += holding_up(job.queue, job.task, held)
+    entry, held = IndexEntry(chain.format_run_member(job), job.queue), ledger.load_controls()
+    lines += _explain_progress(job, now, zone)
+    lines += explain_holds(job.queue, job.task, held)
     waits = explain_wait(held, (job.queue, job.task))
     worker = job.worker if job.status == Status.RUNNING else ""
-    lines += entry.describe(chain.generation_of_run(job), now, zone, waits=waits, worker=worker)
-    lines += slowing(job.queue, held)
+    lines += entry.describe(chain.get_run_generation(job), now, zone, waits=waits, worker=worker)
+    lines += explain_slowness(job.queue, held)
     return lines
 
 
-def _notes(job: Run, now: datetime, zone: tzinfo) -> Iterator[str]:
+def _explain_progress(job: Run, now: datetime, zone: tzinfo) -> Iterator[str]:
     if job.status == Status.QUEUED and job.due_at > now:
         yield _("It starts at %(time)s at the earliest.") % {"time": format_instant(job.due_at, zone)}
     if job.status == Status.RUNNING and job.started_at is not None:
         yield _("It was started at %(time)s.") % {"time": format_instant(job.started_at, zone)}
-    if job.backend not in handover.backends():
+    if job.backend not in handover.list_backends():
         yield _("TASKS has no alias %(backend)s here; only workers that have it run the job.") % {
             "backend": job.backend
         }
@@ -319,9 +325,9 @@ def _notes(job: Run, now: datetime, zone: tzinfo) -> Iterator[str]:
         yield _("It holds its unique key until it starts: no other job with this key is enqueued.")
 
 
-def _attempts(job: Run) -> int:
+def _get_most_attempts(job: Run) -> int:
     """Return the maximum number of attempts: from the job, else from its TASKS alias in this process."""
     most = (job.options or {}).get("max_attempts")
     with suppress(UnknownTask):
-        most = most or backend_of(job.backend).settings.retries_of(job.task).max_attempts
+        most = most or get_backend(job.backend).settings.get_retries(job.task).max_attempts
     return int(most or 1)

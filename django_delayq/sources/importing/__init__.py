@@ -9,15 +9,8 @@ from .export import export_schedules
 from .plan import Choices, ImportStep, enable, take_over
 
 __all__ = [
-    "ORIGINS",
-    "Choices",
-    "ImportStep",
-    "ImportedEntry",
-    "ReadOptions",
-    "enable",
-    "export_schedules",
-    "take_over",
-]
+    "ORIGINS", "Choices", "ImportStep", "ImportedEntry", "ReadOptions", "enable", "export_schedules", "take_over",
+]  # fmt: skip
 
 
 class ImportOrigin(NamedTuple):

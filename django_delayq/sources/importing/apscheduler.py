@@ -21,10 +21,10 @@ from .entry import (
     Refused,
     UnreadableSource,
     load,
+    name_zone,
     read_entry,
     read_rows,
-    seconds,
-    zone_name,
+    to_timedelta,
 )
 
 _FIELDS = ("second", "minute", "hour", "day", "month", "day_of_week")
@@ -85,7 +85,7 @@ def _fill(entry: ImportedEntry, job: Any) -> None:
     entry.values |= {
         "overlap": "skip" if getattr(job, "max_instances", 1) == 1 else "allow",
         "missed": "latest" if getattr(job, "coalesce", True) else "all",
-        "catch_up_window": None if grace is None else seconds(grace),
+        "catch_up_window": None if grace is None else to_timedelta(grace),
         "enabled": not hasattr(job, "next_run_time") or job.next_run_time is not None,
     }
 
@@ -101,7 +101,7 @@ def _set_trigger(entry: ImportedEntry, trigger: Any) -> None:
     if kind == "IntervalTrigger":
         entry.set_every(trigger.interval, trigger.start_date)
     elif kind == "CronTrigger":
-        entry.set_cron(_join_trigger(trigger), zone_name(trigger.timezone))
+        entry.set_cron(_join_trigger(trigger), name_zone(trigger.timezone))
         entry.values["start_at"] = trigger.start_date
     else:
         raise Refused(f"A trigger of the class {kind} is not known here.")

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from .crons import join_fields, spell_field
-from .entry import ImportedEntry, ReadOptions, Refused, aware, load, read_entry, read_rows, seconds, zone_name
+from .entry import ImportedEntry, ReadOptions, Refused, load, make_aware, name_zone, read_entry, read_rows, to_timedelta
 
 #: Celery's own task, which only a result backend of Celery needs.
 CLEANUP = "celery.backend_cleanup"
@@ -21,7 +21,7 @@ def read_app(source: str, options: ReadOptions) -> Iterator[ImportedEntry]:
             notes.append("read in UTC, Celery's default; --timezone names another")
     else:
         found.finalize()
-        schedule, zone = found.conf.beat_schedule or {}, options.timezone or zone_name(found.timezone)
+        schedule, zone = found.conf.beat_schedule or {}, options.timezone or name_zone(found.timezone)
     for name, values in schedule.items():
         task = str(values.get("task", "")) if isinstance(values, Mapping) else ""
         yield read_entry(str(name), task, _fill_from_dict, values, zone, notes)
@@ -53,7 +53,7 @@ def _fill_from_row(entry: ImportedEntry, row: Any) -> None:
         if row.last_run_at or not row.start_time:
             entry.phase = (row.last_run_at or row.date_changed) + entry.values["every"]
     else:
-        _set_schedule(entry, row.crontab.schedule, zone_name(row.crontab.timezone))
+        _set_schedule(entry, row.crontab.schedule, name_zone(row.crontab.timezone))
     options = {name: getattr(row, name) for name in ("queue", "exchange", "routing_key", "priority")}
     options |= {"expires": row.expires or row.expire_seconds, "headers": json.loads(row.headers or "{}")}
     _set_options(entry, options)
@@ -67,14 +67,14 @@ def _set_schedule(entry: ImportedEntry, schedule: Any, zone: str, *, relative: b
     if entry.task == CLEANUP:
         entry.skipped = "It cleans Celery's result backend, which is not needed here."
     if isinstance(schedule, int | float | timedelta):
-        every = seconds(schedule)
+        every = to_timedelta(schedule)
     elif hasattr(schedule, "day_of_month"):
         texts = [
             spell_field(place, getattr(schedule, name), getattr(schedule, f"_orig_{name}", ""))
             for place, name in enumerate(_FIELDS, 1)
         ]
         own = vars(schedule).get("tz")
-        entry.set_cron(join_fields(texts, both=True), zone_name(own) if own else zone)
+        entry.set_cron(join_fields(texts, both=True), name_zone(own) if own else zone)
         return
     elif hasattr(schedule, "event") and hasattr(schedule, "lat"):
         raise Refused(f"A time of the sun ({schedule.event}) moves every day: no schedule here says that.")
@@ -96,9 +96,9 @@ def _set_options(entry: ImportedEntry, options: dict[str, Any]) -> None:
         entry.values["queue"] = getattr(queue, "name", queue)
     expires = options.pop("expires", None)
     if isinstance(expires, datetime):
-        entry.values["end_at"] = aware(expires)
+        entry.values["end_at"] = make_aware(expires)
     elif expires is not None:
         entry.set_expiry(expires)
     if limit := options.pop("time_limit", None) or options.pop("soft_time_limit", None):
-        entry.values["timeout"] = seconds(limit)
+        entry.values["timeout"] = to_timedelta(limit)
     entry.leave_out(options)

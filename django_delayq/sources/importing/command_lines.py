@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ...text import HIDDEN, looks_secret, redact_text
+from ...text import HIDDEN, is_secret_name, redact_text
 
 _WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^ \t'"]|['"].*)+""", re.DOTALL)
 _PIECE = re.compile(r"""'(?P<single>[^']*)'|"(?P<double>[^"]*)"|(?P<plain>[^'"]+|['"].*)""", re.DOTALL)
@@ -78,7 +78,7 @@ def hide_words(words: Sequence[Any]) -> list[Any]:
 
 def _is_secret(name: str) -> bool:
     name = name.strip("-=, \t\"'")
-    return looks_secret(name) or bool(_NAME.search(name))
+    return is_secret_name(name) or bool(_NAME.search(name))
 
 
 def _hide_password(found: re.Match[str]) -> str:

@@ -79,13 +79,13 @@ def _has_same_days(ours: str, theirs: str, *, both: bool) -> bool:
         return False
     other, wall = croniter(theirs, _BEGIN, day_or=not both), _BEGIN
     while wall < _END:
-        found, wall = fields.first_at_or_after(wall + 1), int(other.get_next())
+        found, wall = fields.find_first(wall + 1), int(other.get_next())
         if found != wall:
             return False
     return True
 
 
-def from_croniter(text: str) -> str:
+def convert_croniter(text: str) -> str:
     """Convert an expression of croniter's dialect: seconds come last, and either day field matches."""
     fields = text.split()
     if len(fields) == 7 and fields[6] == "*":
@@ -99,7 +99,7 @@ def from_croniter(text: str) -> str:
     return _join_texts(text, fields, both=False)
 
 
-def from_crontab_package(text: str) -> str:
+def convert_crontab_package(text: str) -> str:
     """Convert an expression of the package `crontab`, which rq-scheduler uses: both day fields must match."""
     fields = text.split()
     if len(fields) in (6, 7) and fields.pop() != "*":  # the last field is a year there

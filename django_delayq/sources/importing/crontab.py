@@ -10,7 +10,7 @@ from pathlib import PurePath
 from ...calls.commands import COMMAND_TASK
 from ...recurrence.dialect import MACROS
 from .command_lines import Word, hide_secrets, read_line
-from .entry import ImportedEntry, ReadOptions, Refused, local_zone, read_entry, read_text
+from .entry import ImportedEntry, ReadOptions, Refused, find_local_zone, read_entry, read_text
 
 _SETTING = re.compile(r"\s*(?P<name>[A-Za-z_]\w*|\"[A-Za-z_]\w*\"|'[A-Za-z_]\w*')\s*=\s*(?P<value>.*?)\s*$")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
@@ -74,7 +74,7 @@ def _fill(
     if zone := settings.get("CRON_TZ"):
         entry.notes.append("CRON_TZ is followed, as cronie does; Debian's cron ignores it")
     else:
-        zone = local_zone(entry, options, "cron")
+        zone = find_local_zone(entry, options, "cron")
     if settings.get("MAILTO"):
         entry.notes.append(f"its output was mailed to {settings['MAILTO']}: see Failures in the admin")
     entry.set_cron(when, zone)

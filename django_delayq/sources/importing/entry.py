@@ -57,14 +57,14 @@ class ImportedEntry:
         self.phase = phase
 
     def set_once(self, at: datetime) -> None:
-        at = aware(at)
+        at = make_aware(at)
         if at <= utcnow():
             raise Refused(f"Its only time, {at:%Y-%m-%d %H:%M:%S %Z}, has passed.")
         self.values |= {"kind": "once", "at": at}
 
     def set_expiry(self, expires: Any) -> None:
         """Skip points that are later than this number of seconds."""
-        self.values |= {"grace": seconds(expires), "missed": "skip"}
+        self.values |= {"grace": to_timedelta(expires), "missed": "skip"}
 
     def leave_out(self, options: Mapping[str, Any]) -> None:
         """Note which of these options, unless empty, have no equivalent here."""
@@ -109,26 +109,26 @@ def read_text(source: str) -> str:
         raise UnreadableSource(f"{source or 'SOURCE'} cannot be read: {error}. Give a file, or - for input.") from error
 
 
-def zone_name(zone: tzinfo | str) -> str:
+def name_zone(zone: tzinfo | str) -> str:
     """Return the name of a zone; validation rejects zones without a name, such as fixed offsets."""
     name = zone if isinstance(zone, str) else getattr(zone, "key", None) or getattr(zone, "zone", None) or str(zone)
     return "UTC" if name in ("UTC+00:00", "tzutc()") else str(name)
 
 
-def seconds(value: Any) -> timedelta:
+def to_timedelta(value: Any) -> timedelta:
     return value if isinstance(value, timedelta) else timedelta(seconds=float(value))
 
 
-def aware(value: datetime) -> datetime:
+def make_aware(value: datetime) -> datetime:
     """Return an aware datetime; a naive one is in UTC."""
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value
 
 
-def local_zone(entry: ImportedEntry, options: ReadOptions, who: str) -> str:
+def find_local_zone(entry: ImportedEntry, options: ReadOptions, who: str) -> str:
     """Return the zone for a scheduler that uses its machine's clock."""
     if options.timezone:
         return options.timezone
-    zone = conf.project_timezone()
+    zone = conf.get_project_timezone()
     entry.notes.append(f"read in TIME_ZONE ({zone}), {who} has its machine's zone: --timezone names another")
     return zone
 

@@ -8,19 +8,20 @@ from django.core.exceptions import ValidationError
 
 from ... import ledger
 from ...models import Schedule
-from ...models.differences import FIELDS, from_json, to_json
+from ...models.columns import from_json, to_json
+from ...models.differences import FIELDS
 from ..declared import format_errors
 from .entry import ImportedEntry, ReadOptions, Refused, read_entry, read_text
-from .plan import unmarked_values
+from .plan import get_unmarked_values
 
 VERSION = 1
 
 
 def export_schedules(names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """Yield schedules by name as JSON objects: all, or those with these names."""
-    rows = Schedule._base_manager.using(ledger.database()).order_by("name")
+    rows = Schedule._base_manager.using(ledger.get_database()).order_by("name")
     for row in rows.filter(name__in=names) if names else rows.iterator():
-        yield {"version": VERSION, **to_json(unmarked_values(row))}
+        yield {"version": VERSION, **to_json(get_unmarked_values(row))}
 
 
 def read(source: str, _options: ReadOptions) -> Iterator[ImportedEntry]:

@@ -30,10 +30,11 @@ from django.db.models import Q
 from ... import conf, ledger
 from ...calls import registry
 from ...calls.commands import COMMAND_TASK
-from ...calls.validators import storable_json
+from ...calls.validators import encode_json
 from ...exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ...models import Schedule
-from ...models.differences import FIELDS, RECURRENCE, SWITCH, Values, differing, shown, to_json, values_for, values_of
+from ...models.columns import Values, get_values, to_json
+from ...models.differences import FIELDS, RECURRENCE, SWITCH, format_unit, list_differing, select_values
 from ...recurrence.point import utcnow
 from ..declared import format_errors
 from .entry import ImportedEntry, Refused
@@ -61,7 +62,7 @@ class Choices:
     def pause_reason(self) -> str:
         return f"Enable it when {self.origin} is off."
 
-    def wants(self, name: str) -> bool:
+    def is_wanted(self, name: str) -> bool:
         return not self.only or any(fnmatchcase(name, pattern) for pattern in self.only)
 
 
@@ -91,11 +92,11 @@ class ImportStep:
 
 def enable(choices: Choices) -> list[str]:
     """Enable what imports of an origin have disabled, in one transaction; return the names. Paused ones stay off."""
-    using, names = ledger.database(), []
+    using, names = ledger.get_database(), []
     disabled = {"enabled": False, "pause_reason": choices.pause_reason, "name__startswith": choices.prefix}
     with transaction.atomic(using=using):
         for row in Schedule._base_manager.using(using).select_for_update().filter(**disabled).order_by("name"):
-            if choices.wants(row.name.removeprefix(choices.prefix)):
+            if choices.is_wanted(row.name.removeprefix(choices.prefix)):
                 row.resume(by=_BY)
                 names.append(row.name)
     return names
@@ -104,8 +105,8 @@ def enable(choices: Choices) -> list[str]:
 def take_over(entries: Iterable[ImportedEntry], choices: Choices) -> list[ImportStep]:
     """Return a step for each entry, in sequence; with `choices.write` each is written in its own transaction."""
     registry.get_tasks()  # imports the modules that register periodic tasks of other schedulers
-    using, seen = ledger.database(), set()
-    steps = [_prepare(entry, choices) for entry in entries if choices.wants(entry.name)]
+    using, seen = ledger.get_database(), set()
+    steps = [_prepare(entry, choices) for entry in entries if choices.is_wanted(entry.name)]
     _number(steps, using)
     for step in steps:
         if step.name in seen:
@@ -133,7 +134,7 @@ def _prepare(entry: ImportedEntry, choices: Choices) -> ImportStep:
 def _read_values(entry: ImportedEntry, choices: Choices) -> dict[str, Any]:
     """Return the values of the schedule at its origin, without the name and the import's line."""
     task, args, kwargs = _read_call(entry, choices)
-    blank = values_of(Schedule())
+    blank = get_values(Schedule())
     values = {**blank, **entry.values, "task": task, "args": args, "kwargs": kwargs}
     if values["queue"] not in conf.get_config().queues:
         entry.notes.append(f"queue {values['queue']!r} is not in DELAYQ['QUEUES']: {blank['queue']!r} takes its place")
@@ -146,7 +147,7 @@ def _read_values(entry: ImportedEntry, choices: Choices) -> dict[str, Any]:
 def _read_call(entry: ImportedEntry, choices: Choices) -> tuple[str, list[Any], dict[str, Any]]:
     if not isinstance(entry.args, list | tuple) or not isinstance(entry.kwargs, Mapping):
         raise Refused("Its args must be a list, and its kwargs an object.")
-    storable_json([list(entry.args), dict(entry.kwargs)])
+    encode_json([list(entry.args), dict(entry.kwargs)])
     args, kwargs = json.loads(json.dumps([entry.args, entry.kwargs]))
     for pattern, task in choices.maps:
         if fnmatchcase(entry.command or entry.task, pattern):
@@ -156,7 +157,7 @@ def _read_call(entry: ImportedEntry, choices: Choices) -> tuple[str, list[Any], 
         raise Refused(entry.no_task)
     path = COMMAND_TASK if entry.task in CALL_COMMAND else entry.task
     if registry.find_task(path) is not None:
-        return registry.current_name(path), args, kwargs
+        return registry.resolve_path(path), args, kwargs
     if path == COMMAND_TASK:
         raise Refused(
             f"It runs the management command {''.join(map(repr, args[:1]))}, and DELAYQ['COMMANDS'] names none. Add it "
@@ -178,7 +179,7 @@ def _number(steps: Sequence[ImportStep], using: str) -> None:
             groups[step.name].append(step)
     for base, group in groups.items():
         rows = _find_numbered(base, using)
-        taken, waiting = set(rows), {step: _likeness(step.values, "") for step in group if step.values}
+        taken, waiting = set(rows), {step: _compute_likeness(step.values, "") for step in group if step.values}
         for degree in range(3):
             for step, keys in [*waiting.items()]:
                 name = next((name for name, others in rows.items() if others[degree] == keys[degree]), None)
@@ -198,15 +199,15 @@ def _find_numbered(base: str, using: str) -> dict[str, tuple[str, ...]]:
     for row in sorted(rows, key=lambda row: (_MARK.search(row.description) is None, len(row.name), row.name)):
         if re.fullmatch(rf"{re.escape(base)}(?: \(\d+\))?", row.name):
             mark = _MARK.search(row.description)
-            found[row.name] = _likeness(values_of(row), mark["print"] if mark else "made here")
+            found[row.name] = _compute_likeness(get_values(row), mark["print"] if mark else "made here")
     return found
 
 
-def _likeness(values: Values, mark: str) -> tuple[str, ...]:
+def _compute_likeness(values: Values, mark: str) -> tuple[str, ...]:
     """Return keys for comparing two schedules, the strictest first. See Note [Equal names]."""
     names = ("task", "args", "kwargs", "timezone", *RECURRENCE.fields)
     call = json.dumps(to_json({name: values[name] for name in names}), sort_keys=True)
-    return mark or _fingerprint(values), call, ""
+    return mark or _compute_fingerprint(values), call, ""
 
 
 def _carry_out(step: ImportStep, wanted: dict[str, Any], choices: Choices, using: str) -> None:
@@ -221,8 +222,8 @@ def _carry_out(step: ImportStep, wanted: dict[str, Any], choices: Choices, using
             schedule = step.schedule = step.schedule or Schedule()
             for name, value in changes.items():
                 setattr(schedule, name, value)
-            values = unmarked_values(schedule)
-            mark = f"Imported from {choices.origin} ({_fingerprint(values)})."
+            values = get_unmarked_values(schedule)
+            mark = f"Imported from {choices.origin} ({_compute_fingerprint(values)})."
             schedule.description = f"{values['description']}\n\n{mark}".strip()
             schedule.full_clean(validate_unique=False)
             if choices.write:
@@ -241,18 +242,20 @@ def _plan_changes(step: ImportStep, wanted: dict[str, Any], choices: Choices) ->
         if phase is not None:
             wanted["start_at"] = max(phase, wanted["start_at"] or phase)
         return wanted
-    current = unmarked_values(schedule)
+    current = get_unmarked_values(schedule)
     if phase is not None and not choices.overwrite:
         wanted["start_at"] = current["start_at"]
-    differs = [unit for unit in differing(current, wanted) if unit is not SWITCH or choices.overwrite]
+    differs = [unit for unit in list_differing(current, wanted) if unit is not SWITCH or choices.overwrite]
     if not differs:
         step.action = "same"
         return {}
     step.action = "update"
-    step.reason = ", ".join(f"{unit.name} {shown(unit, current)} → {shown(unit, wanted)}" for unit in differs)
+    step.reason = ", ".join(
+        f"{unit.name} {format_unit(unit, current)} → {format_unit(unit, wanted)}" for unit in differs
+    )
     mark = _MARK.search(schedule.description)
-    if choices.overwrite or (mark is not None and mark["print"] == _fingerprint(current)):
-        return values_for(differs, wanted)
+    if choices.overwrite or (mark is not None and mark["print"] == _compute_fingerprint(current)):
+        return select_values(differs, wanted)
     if mark is None:
         raise Refused(
             f"A schedule {step.name!r} is there that was not imported ({step.reason}). Rename one of them, give "
@@ -262,12 +265,12 @@ def _plan_changes(step: ImportStep, wanted: dict[str, Any], choices: Choices) ->
     return {}
 
 
-def unmarked_values(schedule: Schedule) -> dict[str, Any]:
+def get_unmarked_values(schedule: Schedule) -> dict[str, Any]:
     """Return the values of a schedule, without the import's line in its description."""
-    return {**values_of(schedule), "description": _MARK.sub("", schedule.description)}
+    return {**get_values(schedule), "description": _MARK.sub("", schedule.description)}
 
 
-def _fingerprint(values: Values) -> str:
+def _compute_fingerprint(values: Values) -> str:
     """Return a short hash of all fields except name and switch. Defaults are left out: new fields do not change it."""
     stored = {
         name: value

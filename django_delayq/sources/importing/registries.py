@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from inspect import getclosurevars, isfunction
 from typing import Any
 
-from .crons import from_croniter, from_crontab_package, join_fields, spell_field
-from .entry import ImportedEntry, ReadOptions, Refused, aware, load, local_zone, read_entry, seconds
+from .crons import convert_croniter, convert_crontab_package, join_fields, spell_field
+from .entry import ImportedEntry, ReadOptions, Refused, find_local_zone, load, make_aware, read_entry, to_timedelta
 
 #: Maximum delay of procrastinate's periodic tasks: its worker runs the last point at its start.
 _MOST_DELAY = timedelta(minutes=10)
@@ -29,14 +29,14 @@ def _fill_from_huey(entry: ImportedEntry, task: Any, huey: Any, options: ReadOpt
         raise Refused("A function of its own says when, and not crontab(): make a schedule by hand.")
     months, days, weekdays, hours, minutes = numbers
     fields = [spell_field(place, each) for place, each in enumerate((minutes, hours, days, months, weekdays), 1)]
-    zone = options.timezone or "UTC" if huey.utc else local_zone(entry, options, "Huey")
+    zone = options.timezone or "UTC" if huey.utc else find_local_zone(entry, options, "Huey")
     entry.set_cron(join_fields(fields, both=True), zone)
     entry.values["overlap"] = "allow"
     if task.retries:
         entry.values |= {"max_attempts": 1 + task.retries, "backoff": timedelta(seconds=task.retry_delay or 0)}
         entry.notes.append("the delay doubles at each attempt here (backoff)")
     if timeout := getattr(task, "timeout", None):
-        entry.values["timeout"] = seconds(timeout)
+        entry.values["timeout"] = to_timedelta(timeout)
     if isinstance(task.expires, datetime):
         raise Refused("It expires at a fixed time: its schedule would end then. Make one by hand, with an end.")
     if task.expires:
@@ -53,7 +53,7 @@ def read_procrastinate(source: str, _options: ReadOptions) -> Iterator[ImportedE
 
 def _fill_from_procrastinate(entry: ImportedEntry, periodic: Any) -> None:
     task, options = periodic.task, dict(periodic.configure_kwargs)
-    entry.set_cron(from_croniter(periodic.cron), "UTC")
+    entry.set_cron(convert_croniter(periodic.cron), "UTC")
     entry.values |= {
         "overlap": "allow",
         "catch_up_window": _MOST_DELAY,
@@ -85,9 +85,9 @@ def read_rq_scheduler(source: str, options: ReadOptions) -> Iterator[ImportedEnt
 
 def _fill_from_rq_scheduler(entry: ImportedEntry, job: Any, at: datetime, options: ReadOptions) -> None:
     if cron := job.meta.get("cron_string"):
-        entry.set_cron(from_crontab_package(cron), local_zone(entry, options, "rq-scheduler"))
+        entry.set_cron(convert_crontab_package(cron), find_local_zone(entry, options, "rq-scheduler"))
     elif interval := job.meta.get("interval"):
-        entry.set_every(timedelta(seconds=int(interval)), aware(at))
+        entry.set_every(timedelta(seconds=int(interval)), make_aware(at))
     else:
         entry.set_once(at)
     if job.instance is not None:
@@ -95,6 +95,6 @@ def _fill_from_rq_scheduler(entry: ImportedEntry, job: Any, at: datetime, option
     entry.args, entry.kwargs = job.args or (), job.kwargs or {}
     entry.values |= {"queue": job.origin, "overlap": "allow", "max_runs": job.meta.get("repeat")}
     if job.timeout is not None and job.timeout != -1:
-        entry.values["timeout"] = seconds(job.timeout)
+        entry.values["timeout"] = to_timedelta(job.timeout)
     callbacks = {f"on_{end}": getattr(job, f"_{end}_callback_name", None) for end in ("success", "failure")}
     entry.leave_out({**callbacks, "depends_on": getattr(job, "_dependency_ids", None)})

@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import Any
 
 from ...recurrence.zone import get_zone
-from .crons import from_croniter
-from .entry import ImportedEntry, ReadOptions, Refused, aware, read_entry, read_rows, seconds
+from .crons import convert_croniter
+from .entry import ImportedEntry, ReadOptions, Refused, make_aware, read_entry, read_rows, to_timedelta
 
 _EVERY = {"H": timedelta(hours=1), "BW": timedelta(weeks=2)}
 _MONTHS = {"M": 1, "BM": 2, "Q": 3, "Y": 12}
@@ -30,9 +30,9 @@ def read_django_q2(_source: str, options: ReadOptions) -> Iterator[ImportedEntry
 def _fill_from_django_q2(entry: ImportedEntry, row: Any, zone: str, catch_up: bool) -> None:
     if row.repeats == 0:
         entry.skipped = "It has run as often as it was to."
-    kind, following = row.schedule_type, aware(row.next_run)
+    kind, following = row.schedule_type, make_aware(row.next_run)
     if kind == "C":
-        entry.set_cron(from_croniter(row.cron or ""), zone)
+        entry.set_cron(convert_croniter(row.cron or ""), zone)
     elif kind == "O":
         entry.set_once(following)
     elif kind == "I" or kind in _EVERY:
@@ -46,7 +46,7 @@ def _fill_from_django_q2(entry: ImportedEntry, row: Any, zone: str, catch_up: bo
     entry.args, entry.kwargs = _read_arguments(row)
     q_options = entry.kwargs.pop("q_options", {})
     if timeout := q_options.pop("timeout", None):
-        entry.values["timeout"] = seconds(timeout)
+        entry.values["timeout"] = to_timedelta(timeout)
     entry.values |= {"overlap": "allow", "missed": "all" if catch_up and kind != "C" else "latest"}
     if row.cluster:
         entry.values["queue"] = row.cluster
@@ -91,9 +91,9 @@ def read_django_tasks_scheduler(_source: str, _options: ReadOptions) -> Iterator
 
 def _fill_from_django_tasks_scheduler(entry: ImportedEntry, row: Any) -> None:
     if row.task_type == "CronTaskType":
-        entry.set_cron(from_croniter(row.cron_string or ""), "UTC")
+        entry.set_cron(convert_croniter(row.cron_string or ""), "UTC")
     elif row.task_type == "RepeatableTaskType":
-        begin = None if row.scheduled_time is None else aware(row.scheduled_time)
+        begin = None if row.scheduled_time is None else make_aware(row.scheduled_time)
         entry.set_every(timedelta(**{row.interval_unit: row.interval}), begin)
         entry.values["max_runs"] = None if row.repeat is None else row.repeat + 1
     else:
@@ -101,7 +101,7 @@ def _fill_from_django_tasks_scheduler(entry: ImportedEntry, row: Any) -> None:
     entry.values |= {
         "enabled": row.enabled,
         "queue": row.queue,
-        "timeout": seconds(row.timeout) if row.timeout else None,
+        "timeout": to_timedelta(row.timeout) if row.timeout else None,
     }
     entry.args = [_read_argument(each) for each in row.callable_args.all()]
     entry.kwargs = {each.key: _read_argument(each) for each in row.callable_kwargs.all()}

@@ -19,8 +19,8 @@ from ...calls import capture, registry, tracing
 from ...calls.context import EXECUTING
 from ...exceptions import TaskCancelled, TaskTimeout
 from ...ledger import bulk
-from ..announcing import running_job
-from ..calling import call_cancellable, context_of, take
+from ..announcing import build_running_result
+from ..calling import build_context, call_cancellable, take
 from ..held import Lease
 from ..logs import LogQueue
 from .isolated import pack_error, unpack_outcome
@@ -65,7 +65,7 @@ def serve(channel: int, output: int) -> None:
     os.set_inheritable(channel, False)
     os.set_inheritable(output, False)
     with socket.socket(fileno=channel) as ours:
-        bulk.prepare(connections[ledger.database()])
+        bulk.prepare(connections[ledger.get_database()])
         registry.get_tasks()
         connections.close_all()
         signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)  # they stay pending until the task begins
@@ -83,8 +83,8 @@ def _make(call: dict[str, Any], channel: socket.socket, output: int) -> dict[str
     task = registry.get_task(outcome.call.task)
     leased = ("shard", "member", "holder", "deadline", "entry", "fence", "worker", "claimed_at", "point")
     held = _Lease(**dict.fromkeys(leased), outcome=outcome, channel=channel)  # type: ignore[arg-type]
-    result = None if outcome.job is None else running_job(held, task)
-    context = [context_of(held, task, result)] if task.takes_context else []
+    result = None if outcome.job is None else build_running_result(held, task)
+    context = [build_context(held, task, result)] if task.takes_context else []
     is_async = iscoroutinefunction(task.func)
     work: Callable[..., Any] = partial(call_cancellable, held, task) if is_async else task.call
     value, error = None, None
@@ -103,7 +103,7 @@ def _make(call: dict[str, Any], channel: socket.socket, output: int) -> dict[str
         if tracing.is_on():
             from opentelemetry import context as traces
 
-            traces.attach(tracing.context_of(call["trace"]))
+            traces.attach(tracing.read_context(call["trace"]))
         try:
             try:
                 for number in INTERRUPTS:

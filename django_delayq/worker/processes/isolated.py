@@ -28,7 +28,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from ... import conf
-from ...calls import call_of, capture, tracing
+from ...calls import build_call, capture, tracing
 from ...calls.commands import guard
 from ...calls.commands.child import Process, ProcessDied, note_last
 from ...calls.isolation import Isolation
@@ -59,7 +59,7 @@ class Taken(NamedTuple):
 
 def is_on() -> bool:
     """Return True if isolated tasks get processes of their own: not in tests, whose database those cannot see."""
-    return not (conf.is_test() or conf.why_no_redis())
+    return not (conf.is_test() or conf.explain_no_redis())
 
 
 def call(held: Lease, isolation: Isolation) -> Taken:
@@ -72,7 +72,7 @@ def call(held: Lease, isolation: Isolation) -> Taken:
         "run": pack_row(outcome.run),
         "schedule": None if outcome.schedule is None else pack_row(outcome.schedule),
         "captures": held.output is not None,
-        "trace": tracing.carrier(),
+        "trace": tracing.build_carrier(),
     }
     token = capture.current.set(None)  # standard output was captured already
     try:
@@ -126,7 +126,7 @@ def _watch(held: Lease, process: Process, channel: "_Channel") -> bool:
     """Serve a process until it ends or must be killed; return whether it was interrupted."""
     limit, grace = math.inf if held.limit is None else held.limit, conf.get_config().timeout_grace_seconds
     kill_at, interrupted = time.monotonic() + START_SECONDS, False
-    while process.round():
+    while process.pass_output():
         now, began = time.monotonic(), channel.began
         if began and not interrupted:
             kill_at = began + limit + grace
@@ -172,13 +172,13 @@ def pack_row(row: RunRow | ScheduleRow) -> dict[str, Any]:
 
 def unpack_outcome(run: dict[str, Any], schedule: dict[str, Any] | None) -> Outcome:
     """Return the outcome for packed rows, of a due point or, without a schedule, of a job."""
-    row = RunRow(**_values(run))
+    row = RunRow(**_unpack_values(run))
     if schedule is not None:
-        return Outcome(row, ScheduleRow(state=StateRow(row.schedule_id or 0, stored=False), **_values(schedule)))
-    return Outcome(row, None, job=call_of(row, get_task(row.task)))
+        return Outcome(row, ScheduleRow(state=StateRow(row.schedule_id or 0, stored=False), **_unpack_values(schedule)))
+    return Outcome(row, None, job=build_call(row, get_task(row.task)))
 
 
-def _values(packed: dict[str, Any]) -> dict[str, Any]:
+def _unpack_values(packed: dict[str, Any]) -> dict[str, Any]:
     instants = {name: datetime.fromisoformat(text) for name, text in packed["instants"].items()}
     return {**packed["plain"], **instants, **{name: timedelta(seconds=span) for name, span in packed["spans"].items()}}
 
@@ -210,14 +210,14 @@ def unpack_error(packed: dict[str, Any]) -> BaseException:
     }
     for path in packed["classes"]:
         with suppress(Exception):  # no exception of this kind can be made: the next base
-            kind = type(name.rpartition(".")[2], (_loaded(*path),), values)
+            kind = type(name.rpartition(".")[2], (_find_loaded(*path),), values)
             error: BaseException = kind.__new__(kind, *args)
             error.args = args
             return error
     raise AssertionError(packed["classes"])  # the last base, BaseException, always works
 
 
-def _loaded(module: str, name: str) -> Any:
+def _find_loaded(module: str, name: str) -> Any:
     """Return an exception class if this process has already imported it, else None."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
@@ -225,7 +225,7 @@ def _loaded(module: str, name: str) -> Any:
     return found if isinstance(found, type) and issubclass(found, BaseException) else None
 
 
-def remote_traceback(error: BaseException) -> str:
+def get_remote_traceback(error: BaseException) -> str:
     """Return the traceback of an exception that has crossed, '' for any other one."""
     return str(getattr(error, "delayq_traceback", ""))
 

@@ -37,7 +37,7 @@ MARGIN_SECONDS: Final = 5.0
 END_SECONDS: Final = 2.0
 
 
-def command_line() -> list[str]:
+def build_command_line() -> list[str]:
     """Return the command that starts this program again. See Note [A fresh interpreter]."""
     if not sys.executable or len(sys.orig_argv) < 2:
         raise ImproperlyConfigured(
@@ -114,7 +114,7 @@ def end_children() -> None:
             child.terminate()
 
 
-def resident_mb() -> float:
+def read_resident_mb() -> float:
     """Return the resident memory of this process in MiB. Raises OSError where there is no /proc."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1024**2

@@ -45,7 +45,7 @@ class Parent(NamedTuple):
     number: int
 
     @classmethod
-    def found_in(cls, environment: MutableMapping[str, str]) -> Self | None:
+    def find_in(cls, environment: MutableMapping[str, str]) -> Self | None:
         """Return the supervisor of this process, or None. Removes it from the environment that tasks pass on."""
         try:
             pid, number = map(int, environment.pop(VARIABLE, "").split())
@@ -101,7 +101,8 @@ class WorkerSignals:
     def obey(self) -> None:
         """Install the handlers, then unblock pending signals. See Note [Signals wait for the handlers]."""
         self._before = set_stop_handlers(self._stop)
-        os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
+        unblock, restore = self._unblock_after_fork, self._restore_in_child
+        os.register_at_fork(before=self._block_for_fork, after_in_parent=unblock, after_in_child=restore)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def restore(self) -> None:
@@ -116,7 +117,7 @@ class WorkerSignals:
         if not self._worker.stopping:
             self._worker.stop()
 
-    def drained(self, exit_status: int) -> None:
+    def end_drain(self, exit_status: int) -> None:
         """Make further signals end this process at once, with this status; under a supervisor, ignore them."""
         self._exit_status = exit_status
         for number in SIGNALS if self._supervised else ():
@@ -134,12 +135,12 @@ class WorkerSignals:
 
     # -- a task forks: see Note [Forked children restore signal handlers]
 
-    def _before_fork(self) -> None:
+    def _block_for_fork(self) -> None:
         self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
-    def _after_fork(self) -> None:
+    def _unblock_after_fork(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
 
-    def _in_child(self) -> None:
+    def _restore_in_child(self) -> None:
         self.restore()
-        self._after_fork()
+        self._unblock_after_fork()

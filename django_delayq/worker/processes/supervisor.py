@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ... import conf
 from ..options import OK, OUTDATED, RECYCLE, UNFINISHED
 from ..trouble import Backoff
-from .process import MARGIN_SECONDS, block_signals, command_line
+from .process import MARGIN_SECONDS, block_signals, build_command_line
 from .shutdown import VARIABLE, set_stop_handlers
 
 logger = logging.getLogger("django_delayq.worker")
@@ -44,7 +44,7 @@ class Supervisor:
     """Keeps `processes` workers running; with `burst`, until each has found nothing due."""
 
     def __init__(self, processes: int, *, burst: bool) -> None:
-        self._command = command_line()
+        self._command = build_command_line()
         self._burst = burst
         self._drain_seconds = conf.get_config().drain_seconds
         self._children: dict[int, Child] = {}
@@ -79,12 +79,13 @@ class Supervisor:
                 with block_signals():
                     process = subprocess.Popen(self._command, env=environment)  # noqa: S603
             except OSError as error:
-                backoff.failed(now)
+                backoff.note_failure(now)
                 wait = backoff.until - now
                 logger.error("Process %d cannot be started: %s; trying again in %.1f s.", number, error, wait)
                 continue
             child = self._children[number] = Child(number, process, now)
-            logger.info("Process %d started, pid %d.", number, process.pid, extra=_event("process_started", child))
+            event = _build_event("process_started", child)
+            logger.info("Process %d started, pid %d.", number, process.pid, extra=event)
 
     def _reap(self) -> None:
         now = time.monotonic()
@@ -99,20 +100,20 @@ class Supervisor:
             after = ""
             if backoff := self._backoffs.get(child.number):
                 if lived >= YOUNG_SECONDS:
-                    backoff.worked()
-                backoff.failed(now)
+                    backoff.note_success()
+                backoff.note_failure(now)
                 after = f" after {lived:.1f} s; another one starts in {backoff.until - now:.1f} s"
             elif not well:
                 self._exit_status = max(self._exit_status, OUTDATED if status == OUTDATED else UNFINISHED)
             level = logging.INFO if well else logging.ERROR
-            extra = _event("process_ended", child, exit_status=status)
-            logger.log(level, "%s %s%s.", child, _how_it_ended(status), after, extra=extra)
+            extra = _build_event("process_ended", child, exit_status=status)
+            logger.log(level, "%s %s%s.", child, _describe_end(status), after, extra=extra)
 
     def _obey(self) -> None:
         now = time.monotonic()
         if self._stops and self._backoffs:
             text = "Stopping %d processes, up to %g s."
-            logger.info(text, len(self._children), self._drain_seconds, extra=_event("stopping"))
+            logger.info(text, len(self._children), self._drain_seconds, extra=_build_event("stopping"))
             self._backoffs.clear()
             self._kill_at = now + self._drain_seconds + MARGIN_SECONDS
             for child in self._children.values():
@@ -126,12 +127,12 @@ class Supervisor:
                 child.process.kill()
 
 
-def _how_it_ended(status: int) -> str:
+def _describe_end(status: int) -> str:
     if status >= 0:
         return f"ended with exit status {status}"
     return f"was ended by signal {-status} ({signal.strsignal(-status)})"
 
 
-def _event(name: str, child: Child | None = None, **more: int) -> dict[str, Any]:
+def _build_event(name: str, child: Child | None = None, **more: int) -> dict[str, Any]:
     who = {} if child is None else {"process": child.number, "pid": child.process.pid}
     return {"delayq": {"event": name, **who, **more}}

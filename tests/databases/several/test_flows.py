@@ -68,7 +68,7 @@ def test_redis_follows_a_write_after_the_commit_of_the_right_database_and_not_be
         with transaction.atomic(using="default"):
             write()
         assert view(broker, row) == before, "another database's commit is not the one to wait for"
-        assert broker.stats(broker.shards()[:1])[0].members == 1
+        assert broker.read_stats(broker.list_shards()[:1])[0].members == 1
     assert all(mirrored(broker, each) for each in Schedule.objects.all())
     if not old().filter(queue="default").exists():
         assert absent(broker, row, "default")
@@ -84,7 +84,7 @@ def test_a_rolled_back_write_leaves_no_trace(broker, write):
         1 / 0  # noqa: B018 - the transaction fails
     assert Schedule.objects.get().cron == row.cron
     assert view(broker, row) == before
-    assert broker.stats(broker.shards()[:1])[0].members == 1
+    assert broker.read_stats(broker.list_shards()[:1])[0].members == 1
 
 
 def test_a_fixture_is_loaded_and_mirrored(broker, tmp_path):
@@ -105,13 +105,13 @@ def test_the_sweeps_make_up_for_what_redis_has_missed(broker):
         Schedule.objects.get(name="b").delete()
         actions.run_now(Schedule.objects.get(name="a"))
     assert Tombstone.objects.exists()
-    broker.swap_epochs([broker.shards()[0]], None, "test")
-    assert sync.delta_sweep(broker)
+    broker.swap_epochs([broker.list_shards()[0]], None, "test")
+    assert sync.sweep_delta(broker)
     assert mirrored(broker, Schedule.objects.get(name="a"))
     assert absent(broker, gone)
     broker.purge()
     sync.check_layout(broker)
-    assert sync.full_sweep(broker).done
+    assert sync.sweep_fully(broker).done
     assert mirrored(broker, Schedule.objects.get(name="a"))
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sche
 
 
 def members(broker):
-    return broker.stats(broker.shards()[:1])[0].members
+    return broker.read_stats(broker.list_shards()[:1])[0].members
 
 
 def test_an_order_reaches_redis_with_the_commit(broker):
@@ -48,7 +48,7 @@ def test_an_outcome_without_its_state_is_not_kept(broker, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(ledger.recording, "write_states", fail)
         with pytest.raises(DatabaseError):
-            ledger.record([ledger.Outcome(Run.of(row, row.created_at, status="succeeded"), row)])
+            ledger.record([ledger.Outcome(Run.build_for(row, row.created_at, status="succeeded"), row)])
     assert not Run.objects.exists()
     run_burst()
     assert Run.objects.get().status == "succeeded"

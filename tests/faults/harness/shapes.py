@@ -20,7 +20,7 @@ from redis.crc import key_slot
 
 from django_delayq.embedded import EmbeddedServer, find_server
 from django_delayq.index import Shard
-from django_delayq.index.keys import all_keys
+from django_delayq.index.keys import build_keys
 from tests.acceptance.support import wait_until
 
 from .servers import BRISK
@@ -312,7 +312,7 @@ class Cluster(Shape):
 
     def slot_of(self, prefix: str, place: Shard) -> int:
         """Return the slot of a shard."""
-        return int(self._anyone().call("CLUSTER", "KEYSLOT", all_keys(prefix, place)["due"]))
+        return int(self._anyone().call("CLUSTER", "KEYSLOT", build_keys(prefix, place)["due"]))
 
     def owner(self, slot: int) -> Node:
         """Return the primary that has a slot."""

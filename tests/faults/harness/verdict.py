@@ -43,8 +43,8 @@ def leases_end_within(seconds: float, broker: Broker, histories: Sequence[Histor
     That is what the protocol promises of a take-over. How soon after the end somebody comes is up to the machine, hence
     is waited for and measured, not asserted.
     """
-    views = broker.views([(f"s{history.pk}", "default") for history in histories])
-    latest = broker.now_ms() + seconds * 1000
+    views = broker.read_views([(f"s{history.pk}", "default") for history in histories])
+    latest = broker.read_now_ms() + seconds * 1000
     leased = [view for view in views if view.leased and view.score_ms is not None]
     assert [view for view in leased if view.score_ms > latest] == []
     return len(leased)
@@ -52,7 +52,7 @@ def leases_end_within(seconds: float, broker: Broker, histories: Sequence[Histor
 
 def goes_on(broker: Broker, histories: Sequence[History]) -> float:
     """Wait until every schedule has run a point that came due after now; return how long that took."""
-    began = from_ms(broker.now_ms())
+    began = from_ms(broker.read_now_ms())
 
     def all_ran() -> bool:
         rows = Run.objects.filter(due_at__gt=began, status="succeeded").values_list("schedule_id", flat=True)

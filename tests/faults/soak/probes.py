@@ -4,7 +4,7 @@ import re
 import time
 
 from django_delayq.index import Shard, keys
-from django_delayq.index.broker import text
+from django_delayq.index.broker import decode_text
 from django_delayq.ledger.chain import parse_member
 from django_delayq.models import Run
 from django_delayq.recurrence import from_ms, to_ms
@@ -81,16 +81,16 @@ def _held(arena: Arena, victim: WorkerProcess) -> set[Point]:
     found: set[Point] = set()
     with arena.server.broker() as broker:
         prefix = broker.config.prefix
-        for place in broker.shards():
-            names = keys.all_keys(prefix, place, victim.name)
-            match = re.match(r"(\d+) (\S+) ?(.*)$", text(broker.client.get(names["journal"]) or b""))
+        for place in broker.list_shards():
+            names = keys.build_keys(prefix, place, victim.name)
+            match = re.match(r"(\d+) (\S+) ?(.*)$", decode_text(broker.client.get(names["journal"]) or b""))
             members = [word[1:] for word in match[3].split()] if match else []
             if match is None or not members:
                 continue
             fences = broker.client.hmget(names["lease"], members)
             points = broker.client.hmget(names["point"], members)
             for member, fence, point in zip(members, fences, points, strict=True):
-                if fence is not None and point is not None and text(fence) == match[2]:
+                if fence is not None and point is not None and decode_text(fence) == match[2]:
                     found |= _point_of(member, int(point), place)
     return found
 

@@ -33,11 +33,11 @@ JOBS = (
     # another row
     mutant(
         "norowgen", "a member that was put for another row starts nothing", "worker.judge:_judge_run",
-        "held.entry.generation != chain.generation_of_run(run)", "False",
+        "held.entry.generation != chain.get_run_generation(run)", "False",
         hj.claimed_for_another_row, "J started in place of another row",
     ),
     mutant(
-        "norowincarn", "an outcome is not written to another row", "ledger.recording:change",
+        "norowincarn", "an outcome is not written to another row", "ledger.recording:change_rows",
         "elif current == item.seen:", "elif item.seen and current[:4] == item.seen[:4]:",
         hj.executed_for_another_row, "J an outcome of a job that nobody wants",
     ),
@@ -69,7 +69,7 @@ JOBS = (
     ),
     mutant(
         "forgetall", "a late removal leaves a job that was retried", "sync.runs:forget_run",
-        "chain.generation_of_run(run)", "2**53 - 1",
+        "chain.get_run_generation(run)", "2**53 - 1",
         hj.removed_late, "J a job that waits is absent",
     ),
     # unique keys
@@ -90,7 +90,7 @@ JOBS = (
     ),
     mutant(
         "keylost", "a key is kept until the end where that was said", "worker.judge:take_over",
-        "if not holds_until_end(run):", "if True:",
+        "if not is_key_kept(run):", "if True:",
         hj.tried_again_with_a_key, KEY,
     ),
     mutant(
@@ -116,7 +116,7 @@ JOBS = (
     ),
     mutant(
         "retryfence", "no outcome of an execution from before a retry counts", "ledger.jobs:retry_job",
-        "fence=new_tokens(1)[0], ", "",
+        "fence=generate_tokens(1)[0], ", "",
         hj.retried_beside_an_old_execution, "J the outcome of an execution from before its retry",
     ),
     # how long it is kept
@@ -132,7 +132,7 @@ JOBS = (
     ),
     mutant(
         "keptforever", "what is over is deleted", "ledger.retention:prune_expired",
-        "database(), set(find_expired(limit))", "database(), set()",
+        "get_database(), set(find_expired(limit))", "get_database(), set()",
         hj.kept_for_a_while, "J outcomes are kept for longer",
     ),
     # callbacks
@@ -152,7 +152,8 @@ JOBS = (
         hj.killed_before_the_callback, "J not one callback for each outcome", names={"call_back": call_back},
     ),
     mutant(
-        "callbackagain", "an outcome that was committed without a reply has one callback", "ledger.jobs:_after",
+        "callbackagain", "an outcome that was committed without a reply has one callback",
+        "ledger.jobs:_build_callback",
         "if not path or outcome.repeated:", "if not path:",
         hj.callback_without_a_reply, "J not one callback for each outcome",
     ),

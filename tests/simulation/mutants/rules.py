@@ -52,7 +52,7 @@ RULES = (
     ),
     mutant(
         "readlapsed", "R2b what was read after the lease closes nothing", "worker.judge:judge",
-        "if held.lapsed():", "if False:",
+        "if held.is_lapsed():", "if False:",
         h.stopped_before_judging_a_paused_one, "I4 a stale holder recorded",
     ),
     mutant(
@@ -67,7 +67,7 @@ RULES = (
         hl.dies_beside_those_that_wait, "R6 more take-overs",
     ),
     mutant(
-        "noisolation", "R6 a suspect runs alone", "worker.suspects:Suspects.concerns",
+        "noisolation", "R6 a suspect runs alone", "worker.suspects:Suspects.is_suspect",
         "return self._alone_from <= held.take_overs <= self._max_reclaims", "return False",
         hl.dies_beside_others, "R6 a suspect does not run alone",
     ),
@@ -78,7 +78,7 @@ RULES = (
     ),
     mutant(
         "noundo", "what was handed back counts no take-over", "ledger.closing:undo_start",
-        "change(names, changes, using)", "pass",
+        "change_rows(names, changes, using)", "pass",
         hl.handed_back, "R6 more take-overs",
     ),
     # R3, R4, the ledger
@@ -92,12 +92,12 @@ RULES = (
         h.recorded_in_time, "R3 settled beyond",
     ),
     mutant(
-        "loser", "R3 who loses the compare-and-set does not touch Redis", "worker.trip:Trip._after",
-        "self._lost(held, verdicts)", "verdicts.settle.append(held.go_to(outcome.next_point, schedule))",
+        "loser", "R3 who loses the compare-and-set does not touch Redis", "worker.trip:Trip._choose_settlement",
+        "self._leave_lost(held, verdicts)", "verdicts.settle.append(held.go_to(outcome.next_point, schedule))",
         hl.overtaken_after_a_flush, "R3 settled beyond",
     ),
     mutant(
-        "nocas", "R3 a row is updated only as it was read", "ledger.recording:change",
+        "nocas", "R3 a row is updated only as it was read", "ledger.recording:change_rows",
         "elif current == item.seen:", "elif True:",
         hl.overtaken_after_a_retry, "I",
     ),
@@ -129,24 +129,24 @@ RULES = (
         hl.restored_under_a_run, "I8 a row of another incarnation",
     ),
     mutant(
-        "fromclock", "R4 the next point comes from the claimed one", "worker.trip:Trip._after",
+        "fromclock", "R4 the next point comes from the claimed one", "worker.trip:Trip._choose_settlement",
         "held.go_to(outcome.next_point, schedule)",
         "held.go_to(schedule.recurrence.next_after(held.claimed_at), schedule)",
         h.recorded_late, "R3 settled beyond",
     ),
     mutant(
-        "halftrailing", "R8 a hand-over brings what the edit left", "worker.trip:_beside",
+        "halftrailing", "R8 a hand-over brings what the edit left", "worker.trip:_list_companions",
         "(decided or outcome.owner is not None)", "not Status(outcome.run.status).is_open",
         h.edited_and_overlapping, "I1 a due point without a row",
     ),
     # R8
     mutant(
-        "noR8", "R8 what an edit left is explained", "worker.judge:_left_by_edit",
+        "noR8", "R8 what an edit left is explained", "worker.judge:_skip_left_by_edit",
         "point, edited = held.point, schedule.effective_from", "return",
         h.late_after_an_edit, "I1 a due point without a row",
     ),
     mutant(
-        "noowes", "R8 what the mirror owes is remembered", "ledger.chain:left_undecided",
+        "noowes", "R8 what the mirror owes is remembered", "ledger.chain:find_undecided",
         "if due is None or not", "if True or not",
         hl.edited_and_flushed, "I1 a due point without a row",
     ),
@@ -200,7 +200,7 @@ RULES = (
     ),
     # the self-fence and the journal
     mutant(
-        "noselffence", "nothing is started after its lease", "worker.held:Lease.lapsed",
+        "noselffence", "nothing is started after its lease", "worker.held:Lease.is_lapsed",
         "return self.lost or time.monotonic() >= self.deadline", "return False",
         h.waits_past_its_lease, "I4 started after its lease",
     ),
@@ -286,7 +286,7 @@ RULES = (
     ),
     mutant(
         "nolayout", "nobody touches another database's prefix", "sync.layout:check_layout",
-        "own, text = own_layout", "return\n    own, text = own_layout",
+        "own, text = get_own_layout", "return\n    own, text = own_layout",
         hl.another_database, "F31 ",
     ),
     mutant(

@@ -10,7 +10,7 @@ from zoneinfo import TZPATH, ZoneInfo
 import pytest
 
 from django_delayq.recurrence import Cron
-from django_delayq.recurrence.zone import get_zone, stretch
+from django_delayq.recurrence.zone import find_stretch, get_zone
 
 RIGA, NEW_YORK, LORD_HOWE, TROLL = "Europe/Riga", "America/New_York", "Australia/Lord_Howe", "Antarctica/Troll"
 SANTIAGO, BEIRUT, APIA, DUBLIN = "America/Santiago", "Asia/Beirut", "Pacific/Apia", "Europe/Dublin"
@@ -196,7 +196,7 @@ def test_the_stretches_of_a_zone_are_those_on_file(zone: str) -> None:
     found = {}
     second, last = 0, expected[-1][0]
     while second <= last:
-        start, end, offset, before = stretch(get_zone(zone), second)
+        start, end, offset, before = find_stretch(get_zone(zone), second)
         assert start <= second < end
         if offset != before and start > 0:
             found[start] = offset

@@ -10,17 +10,17 @@ from django_delayq.exceptions import InvalidRecurrence
 from django_delayq.recurrence import (
     Cron,
     Every,
+    Execute,
     Once,
     Policies,
     Recurrence,
-    Run,
     Skip,
     Windowed,
+    compute_wake,
     cron,
     decide,
     decide_all,
-    too_old,
-    wake_at,
+    is_too_old,
 )
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -36,8 +36,8 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def outcome(decision: Run | Skip) -> object:
-    if isinstance(decision, Run):
+def outcome(decision: Execute | Skip) -> object:
+    if isinstance(decision, Execute):
         return RUN
     resume = f"{decision.resume_at:%H:%M:%S}" if decision.resume_at else None
     return f"{decision.first:%H:%M:%S}", f"{decision.last:%H:%M:%S}", decision.points, decision.reason, resume
@@ -53,9 +53,9 @@ def follow(
     """Decide and resume until a point runs, lies ahead, or there is none; return the skips and that point."""
     skips: list[Skip] = []
     current: datetime | None = point
-    while current is not None and wake_at(current, policies.jitter, policies.key) <= now:
+    while current is not None and compute_wake(current, policies.jitter, policies.key) <= now:
         decision = decide(recurrence, current, now, *busy, policies)
-        if isinstance(decision, Run):
+        if isinstance(decision, Execute):
             return skips, current
         assert decision.first == current
         assert decision.resume_at is None or decision.resume_at > decision.last >= decision.first
@@ -93,10 +93,10 @@ def test_a_point_is_on_time_within_its_grace(
 
 def test_grace_counts_from_the_wake_not_from_the_point() -> None:
     policies = Policies(missed="skip", jitter=10 * MINUTE, key="report")
-    wake = wake_at(at("10:00"), policies.jitter, policies.key)
+    wake = compute_wake(at("10:00"), policies.jitter, policies.key)
     assert wake > at("10:00")
-    assert decide(HOURLY, at("10:00"), wake + MINUTE, None, None, policies) == Run()
-    assert decide(HOURLY, at("10:00"), wake + MINUTE + SECOND, None, None, policies) != Run()
+    assert decide(HOURLY, at("10:00"), wake + MINUTE, None, None, policies) == Execute()
+    assert decide(HOURLY, at("10:00"), wake + MINUTE + SECOND, None, None, policies) != Execute()
 
 
 #: overlap, now, decision about 10:01 when the schedule was busy from 10:00:00 to 10:05:20.
@@ -123,7 +123,7 @@ def test_late_because_the_schedule_was_busy(overlap: str, now: str, expected: ob
 @pytest.mark.parametrize("overlap", ["skip", "queue_one", "queue_all", "allow"])
 def test_on_time_runs_although_it_fell_into_the_busy_stretch(overlap: str) -> None:
     decision = decide(MINUTELY, at("10:05"), at("10:05:25"), at("10:00"), at("10:05:20"), Policies(overlap=overlap))
-    assert decision == Run()
+    assert decision == Execute()
 
 
 def test_both_ends_belong_to_the_busy_stretch() -> None:
@@ -163,7 +163,7 @@ def test_late_because_nobody_was_there(missed: str, now: str, expected: object) 
 def test_all_keeps_the_newest_few(recurrence: Recurrence, keep: int) -> None:
     decision = decide(recurrence, at("10:00"), at("10:30:50"), None, None, Policies(missed="all", max_catch_up=keep))
     if keep == 31:
-        assert decision == Run()
+        assert decision == Execute()
     else:
         assert isinstance(decision, Skip)
         assert (decision.points, decision.reason) == (31 - keep, "max_catch_up")
@@ -180,7 +180,7 @@ def test_what_comes_due_while_catching_up_does_not_push_out_what_was_missed() ->
     policies = Policies(missed="all", max_catch_up=3, overlap="queue_all")
     # Missed 10:00 to 10:02; catching up since 10:02:40 made more than three others due.
     decision = decide(MINUTELY, at("10:00"), at("10:10"), at("10:02:40"), at("10:09:50"), policies)
-    assert decision == Run()
+    assert decision == Execute()
 
 
 @pytest.mark.parametrize(
@@ -232,21 +232,21 @@ def test_points_beyond_the_catch_up_window_are_skipped_whatever_the_policy(
 
 def test_the_catch_up_window_counts_from_the_wake_and_not_against_grace() -> None:
     policies = Policies(catch_up_window=MINUTE, jitter=30 * MINUTE, key="report")
-    wake = wake_at(at("10:00"), policies.jitter, policies.key)
+    wake = compute_wake(at("10:00"), policies.jitter, policies.key)
     assert wake > at("10:02")
-    assert decide(HOURLY, at("10:00"), wake + 30 * SECOND, None, None, policies) == Run()
-    assert not too_old(at("10:00"), wake + MINUTE, policies)
-    assert too_old(at("10:00"), wake + MINUTE + SECOND, policies)
-    assert not too_old(at("10:00"), at("2030-01-01 00:00"), Policies())
+    assert decide(HOURLY, at("10:00"), wake + 30 * SECOND, None, None, policies) == Execute()
+    assert not is_too_old(at("10:00"), wake + MINUTE, policies)
+    assert is_too_old(at("10:00"), wake + MINUTE + SECOND, policies)
+    assert not is_too_old(at("10:00"), at("2030-01-01 00:00"), Policies())
     patient = Policies(catch_up_window=MINUTE, grace=HOUR)
-    assert decide(HOURLY, at("10:00"), at("10:50"), None, None, patient) == Run()
+    assert decide(HOURLY, at("10:00"), at("10:50"), None, None, patient) == Execute()
 
 
 @pytest.mark.parametrize(("missed", "expected"), [("latest", RUN), ("all", RUN), ("skip", "ends")])
 def test_a_late_single_point(missed: str, expected: str) -> None:
     decision = decide(Once(at("10:00")), at("10:00"), at("12:00"), None, None, Policies(missed=missed))
     if expected == RUN:
-        assert decision == Run()
+        assert decision == Execute()
     else:
         assert outcome(decision) == ("10:00:00", "10:00:00", 1, "missed", None)
 
@@ -263,14 +263,14 @@ def test_a_window_that_ended_leaves_nothing_to_resume() -> None:
 def test_a_point_that_an_edit_left_off_the_recurrence_counts_as_one() -> None:
     decision = decide(HOURLY, at("10:30"), at("14:20"), None, None, Policies())
     assert outcome(decision) == ("10:30:00", "13:00:00", 4, "missed", "14:00:00")
-    assert decide(Once(at("18:00")), at("10:30"), at("14:20"), None, None, Policies()) == Run()
+    assert decide(Once(at("18:00")), at("10:30"), at("14:20"), None, None, Policies()) == Execute()
 
 
 def test_a_weeks_outage_of_a_minutely_schedule_is_decided_without_going_through_its_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looks, real = [], cron.stretch
-    monkeypatch.setattr(cron, "stretch", lambda zone, second: looks.append(second) or real(zone, second))
+    looks, real = [], cron.find_stretch
+    monkeypatch.setattr(cron, "find_stretch", lambda zone, second: looks.append(second) or real(zone, second))
     now, point = at("10:00:10"), at("10:00") - timedelta(days=7)
     for policies, busy in [
         (Policies(), (None, None)),
@@ -332,7 +332,7 @@ def test_deciding_ends_and_every_point_is_accounted_for_once(
         position = skip.resume_at
     assert position == end
     if skips and policies.missed == "skip" and policies.overlap == "allow" and end is not None:
-        assert decide(rule, end, now, *stretch, policies) == Run()
+        assert decide(rule, end, now, *stretch, policies) == Execute()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from django_delayq.recurrence import Every, Policies, Skip, decide, too_old, wake_at
+from django_delayq.recurrence import Every, Policies, Skip, compute_wake, decide, is_too_old
 
 HOUR = timedelta(hours=1)
 POINT = datetime(2026, 11, 21, 10, tzinfo=UTC)
@@ -19,20 +19,20 @@ POINT = datetime(2026, 11, 21, 10, tzinfo=UTC)
     key=st.text(max_size=20),
 )
 def test_a_wake_is_a_stable_whole_number_of_ms_within_the_jitter(point: datetime, jitter: timedelta, key: str) -> None:
-    wake = wake_at(point, jitter, key)
-    assert wake == wake_at(point.astimezone(timezone(timedelta(hours=3))), jitter, key)
+    wake = compute_wake(point, jitter, key)
+    assert wake == compute_wake(point.astimezone(timezone(timedelta(hours=3))), jitter, key)
     assert timedelta(0) <= wake - point < max(jitter, timedelta(microseconds=1))
     assert (wake - point) % timedelta(milliseconds=1) == timedelta(0)
     assert wake.tzinfo is UTC
 
 
 def test_wakes_are_spread_and_pinned() -> None:
-    assert wake_at(POINT, timedelta(0), "report") == POINT
-    assert wake_at(POINT, timedelta(microseconds=999), "report") == POINT
+    assert compute_wake(POINT, timedelta(0), "report") == POINT
+    assert compute_wake(POINT, timedelta(microseconds=999), "report") == POINT
     # Pinned: every worker of every version has to agree.
-    assert wake_at(POINT, HOUR, "report") == POINT + timedelta(minutes=25, seconds=11, milliseconds=141)
-    by_key = {wake_at(POINT, HOUR, f"schedule {n}") for n in range(100)}
-    by_point = [(wake_at(POINT + n * HOUR, HOUR, "report") - POINT - n * HOUR) / HOUR for n in range(200)]
+    assert compute_wake(POINT, HOUR, "report") == POINT + timedelta(minutes=25, seconds=11, milliseconds=141)
+    by_key = {compute_wake(POINT, HOUR, f"schedule {n}") for n in range(100)}
+    by_point = [(compute_wake(POINT + n * HOUR, HOUR, "report") - POINT - n * HOUR) / HOUR for n in range(200)]
     assert len(by_key) > 95
     assert 0.4 < sum(by_point) / len(by_point) < 0.6
     assert min(by_point) < 0.05
@@ -44,7 +44,7 @@ def test_what_woke_during_a_busy_stretch_is_found_by_wakes_not_by_points() -> No
     further = set()
     for number in range(40):
         woke = []
-        while wake_at(POINT + len(woke) * minute, jitter, str(number)) <= busy_until:
+        while compute_wake(POINT + len(woke) * minute, jitter, str(number)) <= busy_until:
             woke.append(POINT + len(woke) * minute)
         further.add((woke[-1] - busy_until + jitter) // minute)
         for overlap, last, resume_at in [("queue_one", woke[-2], woke[-1]), ("skip", woke[-1], woke[-1] + minute)]:
@@ -68,6 +68,6 @@ def test_a_point_belongs_to_the_busy_stretch_in_which_it_wakes() -> None:
 def test_the_wake_of_a_naive_instant_is_refused() -> None:
     naive = POINT.replace(tzinfo=None)
     with pytest.raises(ValueError, match="aware"):
-        wake_at(naive, HOUR, "")
+        compute_wake(naive, HOUR, "")
     with pytest.raises(ValueError, match="aware"):
-        too_old(naive, POINT, Policies(catch_up_window=HOUR))
+        is_too_old(naive, POINT, Policies(catch_up_window=HOUR))
