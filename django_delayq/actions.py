@@ -2,9 +2,9 @@
 ledger and goes to Redis after the commit; if Redis is down, a worker adds it.
 
 Note [A backfill repeats no known or undecided point]
-Left out is a point that succeeded, has an open row, was backfilled before, may have been pruned (`ledger/recording.py`,
-Note [What was pruned is decided]), or that the schedule has yet to decide: it may be running without a row. Skipped,
-failed and lost points, and points without a row, are run.
+A backfill leaves out a point that succeeded, has an open row, was backfilled before, or may have been pruned
+(`ledger/recording.py`, Note [What was pruned is decided]). It also leaves out a point that the schedule has yet to
+decide, because that may be running without a row. It runs all other points: skipped, failed, lost, without a row.
 """
 
 from bisect import bisect_left, bisect_right
@@ -29,7 +29,7 @@ from .recurrence.point import MICROSECOND, MILLISECOND, to_utc, utcnow
 
 #: Default maximum of runs per backfill; maximum due points that it examines, including those that it leaves out.
 LIMIT, MOST_LOOKED_AT = 1000, 20_000
-#: Number of later ms that `run_each_now` tries if a manual run of a schedule already has its ms.
+#: Maximum ms by which `run_each_now` moves a request whose instant a manual run of the same schedule already has.
 TRIES = 10
 #: Reasons to leave a point out, beside the status of its row.
 BACKFILLED, UNDECIDED, PRUNED = "backfilled", "undecided", "pruned"
@@ -91,8 +91,8 @@ def plan_backfill(schedule: Schedule, start: datetime, end: datetime, *, limit: 
     if pruned is not None and end <= pruned:
         raise InvalidArguments(
             _(
-                "The history of this schedule is deleted up to %(until)s UTC. It is not known what ran "
-                "by then, so nothing of it can run again. Choose a later time."
+                "The history of this schedule is deleted up to %(until)s UTC. Which due times ran by "
+                "then is unknown, so none of them can run again. Choose a later time."
             )
             % {"until": f"{pruned.astimezone(UTC):%Y-%m-%d %H:%M:%S}"}
         )
@@ -191,7 +191,7 @@ def _read_ledger(schedule: Schedule, points: list[datetime]) -> tuple[dict[datet
 
 
 def pause(queue: str = "", *, task: str = "", reason: str = "", until: datetime | None = None, by: str = "") -> Control:
-    """Pause a queue or a task: within a second of the commit, nothing starts. Running executions continue.
+    """Pause a queue or a task. A second after the commit, at the latest, nothing starts; running executions continue.
 
     Jobs wait, and `missed` decides about due points that are late after the pause. It ends at `until` (aware) or with
     `resume`. `by` names the user. Raises Django's ValidationError for an unknown queue or task, or a past `until`.
@@ -200,14 +200,15 @@ def pause(queue: str = "", *, task: str = "", reason: str = "", until: datetime 
 
 
 def resume(queue: str = "", *, task: str = "", by: str = "") -> Control:
-    """Resume a queue or a task: within a second of the commit, entries of a task within some seconds."""
+    """Resume a queue within a second of the commit, or a task within some seconds."""
     return _change(queue, task, by, paused=False, reason="", until=None)
 
 
 def limit(queue: str, most: int | None, *, by: str = "") -> Control:
     """Let at most `most` due points and jobs of a queue run at a time; None removes the limit.
 
-    With one shard, the limit is exact, even if processes are killed. Of several, each gets an equal part, at least one.
+    With one shard, the limit is exact, even if processes are killed. With several shards, each gets an equal part of
+    it, at least one.
     """
     return _change(queue, "", by, most=most)
 

@@ -82,7 +82,7 @@ def check_alias() -> Found:
         hint = "cache.clear() empties all of it, whatever its KEY_PREFIX: give one of them another database or server."
         yield checks.Warning(message, hint=hint, id="delayq.W001")
     if redis_connection.is_cluster() and all(config.get_shard_count(queue) == 1 for queue in config.queues):
-        message = "DELAYQ['SHARDS'] is 1, so that each queue is on one node of the Redis Cluster only."
+        message = "DELAYQ['SHARDS'] is 1, so each queue is on only one node of the Redis Cluster."
         hint = "Set SHARDS to the number of masters or a multiple of it."
         yield checks.Warning(message, hint=hint, id="delayq.W004")
 
@@ -105,13 +105,13 @@ def check_task_aliases() -> Found:
     tasks, found, aliases = registry.get_tasks(), list[str](), conf.get_config().task_aliases
     for old, new in aliases.items():
         if old in tasks:
-            found.append(f"{old!r} is still a task itself, and means that one")
+            found.append(f"{old!r} is itself a task, so the alias has no effect")
         elif new in aliases:
-            found.append(f"{old!r} leads to {new!r}, which is an alias too, and only one step is taken")
+            found.append(f"{old!r} leads to {new!r}, which is an alias too, and only one alias is followed")
         elif new not in tasks and not registry.find_broken(new):
-            found.append(f"{old!r} leads to {new!r}, which is no @task function of an installed app")
+            found.append(f"{old!r} leads to {new!r}, which is not a @task function of an installed app")
     if found:
-        hint = "Have each former path lead straight to the present path of a task; take out what is no former path."
+        hint = "Map each former path directly to the present path of a task, and remove the other entries."
         yield checks.Error(f"DELAYQ['TASK_ALIASES']: {'; '.join(found)}.", hint=hint, id="delayq.E005")
 
 
@@ -127,8 +127,8 @@ def check_commands() -> Found:
     commands = get_commands() if names else {}
     unknown = [f"{name!r}.{suggest_name(name, commands)}" for name in names if name not in commands]
     if unknown:
-        message = f"DELAYQ['COMMANDS'] names what is a management command of no installed app: {' '.join(unknown)}"
-        hint = "Correct or take out the names, or add their apps to INSTALLED_APPS."
+        message = f"DELAYQ['COMMANDS'] names management commands that no installed app has: {' '.join(unknown)}"
+        hint = "Correct or remove the names, or add their apps to INSTALLED_APPS."
         yield checks.Warning(message, hint=hint, id="delayq.W004")
 
 
@@ -138,7 +138,7 @@ def check_alerts() -> Found:
     if settings is None:
         return
     if settings.channels and find_alias(conf.get_config().queues) is None:
-        message = "DELAYQ['ALERTS'] sends mail and webhooks by jobs, and no alias of TASKS takes them."
+        message = "DELAYQ['ALERTS'] sends mail and webhooks as jobs, but no alias of TASKS accepts them."
         hint = 'Add one: "alerts": {"BACKEND": "django_delayq.backend.DelayQBackend"}.'
         yield checks.Error(message, hint=hint, id="delayq.E005")
     if settings.mail is True and not conf.list_admins():
@@ -155,8 +155,8 @@ def check_server() -> Found:
     try:
         looks = probe.look(client)
     except BrokerError as error:
-        hint = "Run the check again where Redis answers, or start a worker: it looks at the same things."
-        yield checks.Warning(f"Redis could not be looked at: {error}", hint=hint, id="delayq.W002")
+        hint = "Run the check again where Redis answers, or start a worker, which makes the same checks."
+        yield checks.Warning(f"Redis could not be inspected: {error}", hint=hint, id="delayq.W002")
         return
     finally:
         client.close()
@@ -169,7 +169,7 @@ _HINT = f'Set in DATABASES: "OPTIONS": {json.dumps(WANTED)}. For more than a few
 
 @_check
 def check_routers() -> Found:
-    """Check that all models are in one database: outcomes, states and definitions share transactions."""
+    """Check that schedules, states, runs and tombstones are in one database, because they share transactions."""
     models = (Schedule, ScheduleState, Run, Tombstone)
     aliases = {model.__name__: router.db_for_write(model) for model in models}
     if len(set(aliases.values())) > 1:
@@ -213,7 +213,7 @@ def check_declared() -> Found:
     for each in found.outside:
         message = f"The schedule {each.values['name']!r} of {each.task} is not synced: it is declared in {each.module}."
         hint = (
-            "Have it beside a task that a module of DELAYQ['TASK_MODULES'] offers, or in such a module: others are not "
-            "imported by every process."
+            "Declare it beside its task or in a module of DELAYQ['TASK_MODULES'], and offer the task in such a module: "
+            "not every process imports other modules."
         )
         yield checks.Warning(message, hint=hint, id="delayq.W005")

@@ -1,7 +1,9 @@
 """The signals of this package. Sends none of them itself.
 
-Receivers run in the worker: of `run_started` and `run_finished` in the thread that executes the task, of the others in
-the loop or the upkeep. Keep them short. An exception in a receiver is logged and changes no outcome.
+Receivers of `run_started` and `run_finished` run in the thread that executes the task; for a run without an execution,
+and if the record is late, in the worker's loop. Receivers of other signals run in the loop, in the upkeep, or in the
+process that saves a schedule or sends alerts. Keep them short. An exception in a receiver is logged and changes no
+outcome.
 """
 
 from django.dispatch import Signal

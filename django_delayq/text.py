@@ -1,9 +1,10 @@
 """Texts for users: hides secrets, escapes control characters, suggests names. Pure.
 
-Note [Only displayed text is redacted]
-Logs, errors before they are stored, pages and commands are redacted. The database keeps arguments and results, since
-the task needs them; so does the form for users who may change the schedule, since saving it would otherwise destroy
-them. A name is matched by its words: `DB_PASSWORD` and `apiKey` are secret, `tokenizer` and `keyboard` are not.
+Note [Stored arguments and results are not redacted]
+Logs, pages and commands are redacted, and errors and output before they are stored. The database keeps arguments and
+results in clear, because tasks need them. The form shows arguments in clear to users who may change the schedule,
+because saving hidden values would destroy them. A name is matched by its words: `DB_PASSWORD` and `apiKey` are secret,
+`tokenizer` and `keyboard` are not.
 """
 
 import inspect

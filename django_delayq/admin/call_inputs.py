@@ -1,6 +1,6 @@
 """Inputs for a task's arguments, made from its signature and annotations, or JSON. Saves nothing.
 
-Note [Inputs or JSON]
+Note [Inputs only if exact]
 Arguments are stored as JSON, which can express more than inputs, such as null in place of a default. A form has inputs
 only if they express exactly what is stored, otherwise JSON. A submitted form that contains JSON is read as JSON.
 """
@@ -131,7 +131,7 @@ class ValueField(forms.Field):
 
 
 class CallInputs(forms.Form):
-    """An input for each parameter; see Note [Inputs or JSON]. `positional`: the number of positional arguments."""
+    """An input for each parameter: see Note [Inputs only if exact]. `positional` is the number of positional values."""
 
     def __init__(self, task: AnyTask, positional: int, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(data, prefix="call")
@@ -219,7 +219,7 @@ class CallJSON(forms.Form):
 
 
 class CallWidget(forms.Widget):
-    """Shows inputs or JSON; see Note [Inputs or JSON]. `sent` is the submitted form."""
+    """Shows inputs or JSON; see Note [Inputs only if exact]. `sent` is the submitted form."""
 
     shown: CallInputs | CallJSON
     sent: CallInputs | CallJSON

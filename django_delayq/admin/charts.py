@@ -8,7 +8,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 WIDTH, HEIGHT = 560, 132
-#: Margins in SVG units: for numbers such as "100,000" at the left, for times below, and above.
+#: Margins in SVG units: at the left, for numbers such as "100,000"; at the bottom, for times; at the top.
 LEFT, BELOW, ABOVE = 60, 18, 8
 _INNER = HEIGHT - BELOW - ABOVE
 SPARK_STEP, SPARK_HEIGHT = 5, 20

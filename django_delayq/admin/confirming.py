@@ -54,7 +54,7 @@ def list_actions(confirmed: Mapping[str, Action]) -> tuple[Callable[..., Any], .
 
 
 class ConfirmingAdmin(BaseAdmin):
-    """A model with such actions. A subclass sets `actions` too, and acts."""
+    """A model with confirmed actions. A subclass sets `confirmed_actions` and `actions`, and implements `act`."""
 
     confirmed_actions: Mapping[str, Action]
 
@@ -70,7 +70,7 @@ class ConfirmingAdmin(BaseAdmin):
         return self.has_view_permission(request, row) and request.user.has_perm(f"{APP}.{permission}")
 
     def find(self, request: HttpRequest, pk: int, name: str) -> Any:
-        """Return the row that a page does `name` to. Raises PermissionDenied or Http404 instead."""
+        """Return the row on which the action `name` is to act. Raises PermissionDenied or Http404."""
         row = self.get_queryset(request).filter(pk=pk).first()
         if not self.can_act(request, name, row):
             raise PermissionDenied
@@ -102,7 +102,7 @@ class ConfirmingAdmin(BaseAdmin):
         return HttpResponseRedirect(self.get_url("change", pk) if rows.exists() else self.get_url("changelist"))
 
     def confirm(self, request: HttpRequest, rows: QuerySet[Any], name: str, *, confirmed: bool) -> HttpResponse | None:
-        """Ask, or act if it is confirmed and its form is valid, and return None."""
+        """Return the page that asks. If the action is confirmed and its form is valid, act and return None."""
         action = self.confirmed_actions[name]
         form = action.form(request.POST if confirmed else None) if action.form else None
         if confirmed and (form is None or form.is_valid()):

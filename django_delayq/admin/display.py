@@ -45,7 +45,7 @@ _TONES: dict[str, str] = {
 
 
 def format_badge(tone: str, text: Any, title: Any = "") -> SafeString:
-    """Return a small coloured label; the text does not depend on the colour."""
+    """Return a small coloured label, whose text alone has the meaning."""
     more = format_html(' title="{}"', title) if title else ""
     return format_html('<span class="delayq-badge delayq-{}"{}>{}</span>', tone, more, text)
 

@@ -1,4 +1,6 @@
-"""Groups of recent failures. Viewing requires the permission for runs, dismissing that to run again or to retry."""
+"""Groups of recent failures. Viewing requires the permission to view runs; dismissing requires the permission to run
+schedules now, or to retry jobs.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

@@ -61,12 +61,12 @@ LIMITS = {
     "priority": (MinValueValidator(LEAST_PRIORITY), MaxValueValidator(MOST_PRIORITY)),
     "max_attempts": (MinValueValidator(1),),
 }
-#: An error of one of these fields may only be a consequence of an error of the other.
+#: If one of these fields has an error, an error of the other may be a mere consequence.
 CALL_FIELDS = frozenset(("task", "call"))
 
 
 def _build_plain_input(css_class: str, **attrs: Any) -> forms.TextInput:
-    """Return an input of text that is no prose: the browser neither completes it nor checks its spelling."""
+    """Return an input of text that is not prose: the browser neither completes it nor checks its spelling."""
     return forms.TextInput(attrs={"class": css_class, "autocomplete": "off", "spellcheck": "false", **attrs})
 
 

@@ -55,7 +55,7 @@ def ask_redis(schedules: list[Schedule]) -> Redis:
 
 
 class Health(NamedTuple):
-    """A snapshot, what is wrong, and what else contradicts that the workers keep up."""
+    """A snapshot, its problems, and its remarks: other facts that contradict “the workers keep up”."""
 
     snapshot: Snapshot
     problems: Sequence[Problem]

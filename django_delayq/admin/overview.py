@@ -162,7 +162,9 @@ def _format_headline(snapshot: Snapshot) -> tuple[str, str]:
 
 
 def _build_charts(span: ChartSpan, snapshot: Snapshot, *, complete: bool) -> Iterator[dict[str, Any]]:
-    """Yield each chart's data and table, newest first. Unless `complete`, Redis has later counts: zero is unknown."""
+    """Yield each chart's data and table, newest first. Unless `complete`, only Redis has the newest counts, so that a
+    sum of 0 is shown as unknown.
+    """
     step = timedelta(minutes=span.minutes)
     start = timezone.localtime(utcnow()).replace(hour=0, minute=0, second=0, microsecond=0)
     since = start + ((utcnow() - start) // step + 1 - span.number) * step
@@ -203,7 +205,7 @@ def _format_latency(seconds: float | None) -> display.Html:
 def _list_queues(
     snapshot: Snapshot, name_queue: Callable[[QueueView], SafeString]
 ) -> list[tuple[SafeString, list[tuple[str, Any]]]]:
-    """Return a row for each queue. "jobs" and "jobs due" are jobs and backfilled points, of all and of due members."""
+    """Return a row for each queue. "jobs" counts jobs and backfilled points, "jobs due" those of them that are due."""
     since, failed = utcnow() - timedelta(minutes=RATE_MINUTES), snapshot.failed_jobs or {}
     ended = Counter[str]()
     for at, (_kind, queue, _task), tally in snapshot.rows or ():

@@ -66,7 +66,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
     list_filter = (("status", IndexedFilter), ("origin", IndexedFilter), ScheduleFilter, ErrorFilter)
     search_fields = ("schedule_name", "task")
     search_help_text = gettext_lazy(
-        "Schedule, task, or id of a job; in a long list, the beginning of a schedule's name, or the newest jobs"
+        "Schedule, task, or id of a job; in a long list, the beginning of a schedule's name, or a task of a recent job"
     )
     hidden_columns = ("result", "attempts", "outputs", "call", "options", "unique_key")
     sortable_by = ()

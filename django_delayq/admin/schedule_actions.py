@@ -163,7 +163,7 @@ class ScheduleActions(ConfirmingAdmin):
 
     def _report_backfill(self, request: HttpRequest, schedule: Schedule, runs: list[Run]) -> None:
         if not runs:
-            self.message_user(request, _("All due times in this range have run."), messages.WARNING)
+            self.message_user(request, _("No due time in this range is left to run."), messages.WARNING)
             return
         note = ngettext("Backfill: %(count)d run.", "Backfill: %(count)d runs.", len(runs)) % {"count": len(runs)}
         self.log_change(request, schedule, f"{note} {_format_utc(runs[0].due_at)} – {_format_utc(runs[-1].due_at)} UTC")

@@ -1,6 +1,6 @@
 """The history of a schedule: who did what, what each edit changed; and restoring an earlier definition.
 
-Note [Two sources]
+Note [An edit in both sources is one line]
 The admin's log has every action and its user, but no values. Kept definitions have the values, but a user only if the
 caller named one. An edit that is in both becomes one line: same user, replaced less than TOGETHER before the entry.
 """
@@ -64,7 +64,7 @@ class Event:
 
 
 def read(schedule: Schedule) -> list[Event]:
-    """Return the events of a schedule, newest first. See Note [Two sources]."""
+    """Return the events of a schedule, newest first. See Note [An edit in both sources is one line]."""
     found: list[Event] = []
     for event in sorted([*_read_entries(schedule), *_read_edits(schedule)], key=lambda event: event.at, reverse=True):
         around = found if event.changes else ()

@@ -109,7 +109,7 @@ class ScheduleAdmin(HistoryPage, WhyPage):
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def name_column(self, schedule: Any) -> SafeString:
         task = display.format_breakable(schedule.task.rpartition(".")[2])
-        names = ((tag.name,) for tag in getattr(schedule, "tag_rows", ()))  # a POST that does nothing has none
+        names = ((tag.name,) for tag in getattr(schedule, "tag_rows", ()))  # a POST that performs no action has none
         tags = format_html_join("", '<span class="delayq-tag">{}</span>', names)
         note = '{}<div class="delayq-note delayq-path" title="{}">{}</div><div class="delayq-note">{}{}</div>'
         return format_html(note, schedule.name, schedule.task, task, schedule.queue, tags)

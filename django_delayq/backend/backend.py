@@ -1,6 +1,6 @@
 """The backend that `TASKS` names: enqueues, reads results, cancels, moves and retries jobs. Executes nothing.
 
-Note [Before the apps are loaded]
+Note [Models are imported only on use]
 `@task` may create the backend before models can be imported. So this module imports the stores only when it uses them.
 """
 
@@ -63,8 +63,8 @@ class DelayQBackend(BaseTaskBackend):
     def enqueue(self, task: AnyTask, args: Any, kwargs: Any) -> AnyResult:  # type: ignore[override]
         """Insert a job in the caller's transaction and return its pending result. Redis follows after the commit.
 
-        If another job has the task's unique key, its result is returned. Raises InvalidTask or InvalidArguments if the
-        job can never be executed, DatabaseError if it was not inserted.
+        If another job has the task's unique key, its result is returned. Raises InvalidTask, InvalidArguments or
+        UnknownTask if the job can never be executed, DatabaseError if it was not inserted.
         """
         return self.enqueue_many([(task, args, kwargs)])[0]
 
@@ -75,7 +75,7 @@ class DelayQBackend(BaseTaskBackend):
         return tracing.trace_enqueueing(lambda: self._enqueue(calls))
 
     def _enqueue(self, calls: Iterable[tuple[AnyTask, Iterable[Any], Mapping[str, Any]]]) -> list[AnyResult]:
-        from . import store  # see Note [Before the apps are loaded]
+        from . import store  # see Note [Models are imported only on use]
 
         items: Any = self._preparer.prepare(calls)
         if items:

@@ -38,14 +38,14 @@ class Preparer:
     MOST = 256
 
     def __init__(self, alias: str, validate: Callable[[AnyTask], None], *, each_time: bool = False) -> None:
-        """`validate` checks a task; `each_time` if its result may change while the settings do not."""
+        """`validate` checks a task. `each_time`: call it for each enqueueing, because its result may change."""
         self.alias, self._each_time, self._validate = alias, each_time, validate
         self._known: dict[int, Prepared] = {}  # by id(task): tasks are immutable, and kept here
         self._config: conf.Config | None = None
 
     def prepare(self, calls: Iterable[TaskCall]) -> "list[tuple[JobResult, RunRow]]":
         """Return a pending result and a row for each call; raise InvalidTask, InvalidArguments or UnknownTask."""
-        from ..ledger.rows import RunRow  # see `backend.py`, Note [Before the apps are loaded]
+        from ..ledger.rows import RunRow  # see `backend.py`, Note [Models are imported only on use]
 
         items, known, all_calls = [], dict[int, Prepared](), list(calls)
         now, carried = from_ms(to_ms(utcnow())), tracing.build_carrier()
@@ -116,7 +116,7 @@ def resolve_run_after(task: AnyTask) -> AnyTask:
     try:
         return replace(task, run_after=datetime.now(UTC if conf.is_tz_on() else None) + after)
     except OverflowError:
-        raise InvalidTask(f"run_after must end in the years 1 to 9999, which now and {after!r} do not.") from None
+        raise InvalidTask(f"run_after must be in the years 1 to 9999; {after!r} from now is not. Shorten it.") from None
 
 
 def resolve_instant(when: datetime | timedelta) -> datetime:

@@ -1,6 +1,6 @@
 """Jobs as rows of the ledger, then in Redis: enqueue, find, cancel, move, retry. Checks no task.
 
-Note [Row and Redis together]
+Note [A change delays the job in Redis first]
 Only Redis knows whether a worker has a job, only the database whether a transaction is committed. So a cancellation or
 a move first delays the job in Redis by a minute, which fails if a worker has it, then writes the row, and updates Redis
 after the commit. If this is interrupted, the job comes due within that minute, and its worker follows the row.
@@ -54,8 +54,8 @@ def _warn_of_others(using: str) -> None:
     for other in connections.all(initialized_only=True):
         if other.alias != using and other.in_atomic_block:
             warnings.warn(
-                f"A job is enqueued at once, although a transaction is open on the database {other.alias!r}: jobs "
-                f"are in {using!r}, and only a transaction there covers them. Open one there too, or enqueue later.",
+                f"A job is enqueued at once: a transaction is open on the database {other.alias!r}, but jobs are rows "
+                f"of {using!r}. Open a transaction on {using!r} too, or enqueue after the commit.",
                 RuntimeWarning,
                 stacklevel=_find_caller_depth(),
             )
@@ -83,7 +83,7 @@ def find(result_id: str, alias: str) -> Run:
 
 
 def cancel(job: Run, keep_seconds: float) -> bool:
-    """Cancel a waiting job; False if it has ended. See Note [Row and Redis together].
+    """Cancel a waiting job; False if it has ended. See Note [A change delays the job in Redis first].
 
     Raises JobHeld, or BrokerUnavailable, when nothing was changed.
     """
@@ -121,7 +121,7 @@ def _change(job: Run, write: Any, follow: Any) -> bool:
 
 
 def _build_held_error(job: Run) -> JobHeld:
-    return JobHeld(f"A worker has the job {job.result_id} already, so that it can be neither cancelled nor moved.")
+    return JobHeld(f"A worker already has the job {job.result_id}, so it can be neither cancelled nor moved.")
 
 
 def retry(job: Run) -> bool:

@@ -24,8 +24,8 @@ def poll(result: AnyResult, timeout: float | timedelta | None) -> Iterator[float
         raise ValueError(f"A timeout is 0 or more seconds, or None for none, not {timeout!r}.")
     if not result.is_finished and EXECUTING.get() is not None:
         warnings.warn(
-            f"A task waits for the job {result.id}, and its slot waits with it: where all slots do, none is left "
-            "for the jobs that they wait for. Split the task, or let on_success enqueue what follows.",
+            f"A task waits for the job {result.id} and occupies its slot. If the tasks of all slots wait, no slot "
+            "executes their jobs. Split the task, or let on_success enqueue the next one.",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -33,7 +33,7 @@ def poll(result: AnyResult, timeout: float | timedelta | None) -> Iterator[float
     while not _has_ended(result):
         left = end - time.monotonic()
         if left <= 0:
-            raise TimeoutError(f"The job {result.id} has not ended within {limit:g} s. It goes on.")
+            raise TimeoutError(f"The job {result.id} has not ended within {limit:g} s. It continues.")
         yield min(pause, left)
         pause = min(LAST_SECONDS, pause * FACTOR)
 
@@ -46,12 +46,12 @@ def _has_ended(result: AnyResult) -> bool:
         return True
     if not conf.get_config().mirror:
         raise WaitRefused(
-            f"{conf.explain_no_redis()}, so that no worker executes the job {result.id}. Run it first: "
+            f"{conf.explain_no_redis()}, so no worker executes the job {result.id}. Run it first: "
             "django_delayq.testing has a Runner for tests."
         )
     if connections[ledger.get_database()].in_atomic_block:
         raise WaitRefused(
-            f"A transaction is open here: what is enqueued in it is sent after its commit, and it may not see "
-            f"the end of the job {result.id}. Wait outside of the transaction."
+            f"A transaction is open here. Its jobs are sent after its commit, and it may not see the end of the "
+            f"job {result.id}. Wait outside the transaction."
         )
     return False

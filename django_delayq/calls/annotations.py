@@ -3,8 +3,8 @@
 Note [Annotations are checked for new arguments only]
 Arguments are checked when a user or code enters them, never before an execution: a changed or wrong annotation must not
 stop a schedule that ran yesterday. A task gets its arguments as JSON returns them: a date is its ISO text, an enum
-member its value. Judged are the types in `_PLAIN`, lists and dicts without their contents, `Literal`, enums of plain
-values, and unions of these; not `*args`, `**kwargs` and values equal to the default.
+member its value. These annotations are judged: the types in `_PLAIN`, lists and dicts without their contents,
+`Literal`, enums of plain values, and unions of these. `*args`, `**kwargs` and values equal to the default are not.
 """
 
 import inspect

@@ -19,7 +19,7 @@ def get_backend(alias: str) -> Any:
     except Exception as error:
         raise UnknownTask(f"TASKS has no usable alias {alias!r} here: {error}") from error
     if not isinstance(getattr(backend, "settings", None), Options):
-        raise UnknownTask(f"TASKS[{alias!r}] is no backend of django_delayq here.")
+        raise UnknownTask(f"TASKS[{alias!r}] is not a backend of django_delayq here.")
     return backend
 
 

@@ -1,9 +1,10 @@
-"""The last output of each execution (logs, stdout, stderr), kept in memory until its outcome is recorded. Pure.
+"""The last output of each execution (logs, stdout, stderr), kept in memory until its outcome is recorded.
 
 Note [Output is captured by context]
-A handler of the root logger and replacements of `sys.stdout` and `sys.stderr` copy what code in the context of an
-execution writes, also in its coroutines and threads with a copy of the context, and pass it on. Not captured: loggers
-that do not propagate, and output to the file descriptor (child processes, C code) or a stream saved earlier.
+A handler of the root logger and replacements of `sys.stdout` and `sys.stderr` copy the output of an execution and pass
+it on. The output belongs to the execution in whose context the code runs, also in coroutines and in threads with a copy
+of the context. Not captured: loggers that do not propagate, and output to the file descriptor (child processes, C code)
+or to a stream saved earlier.
 
 Note [Output that cannot be written is dropped]
 A worker's standard output may be closed, full, or a pipe without a reader. Then each `print` of a task would raise. So
@@ -38,7 +39,7 @@ most = 0
 class CapturedOutput:
     """The last texts of one execution, whole: `most` characters or a little more. 0 keeps nothing.
 
-    A `TaskTimeout` in between leaves no lock locked (`with` on a lock of C does not), and drops nothing.
+    A `TaskTimeout` that arrives in a method leaves the lock unlocked (the lock is written in C), and drops no text.
     """
 
     __slots__ = ("_lock", "_most", "_size", "_texts")

@@ -97,7 +97,7 @@ def periodic(cron: str = "", **fields: Unpack[ScheduleFields]) -> Callable[[T], 
     def declare(task: T) -> T:
         if not is_task(task):
             raise TypeError(
-                f"@periodic got {task!r}, which is no task: write @periodic above @task, so that it gets what @task "
+                f"@periodic got {task!r}, which is not a task: write @periodic above @task, so that it gets what @task "
                 "makes of the function."
             )
         path, module, key = task.module_path, _find_module(), fields.get("key")

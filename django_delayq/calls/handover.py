@@ -1,6 +1,6 @@
 """The TASKS backends, and whether one of them accepts a task. Enqueues nothing: `worker/calling.py` does.
 
-Note [As the task says]
+Note [The task decides]
 The schedule decides when a task is handed over, the task decides how: it keeps its `queue_name`, because
 `Schedule.queue` is a queue of our workers, and its priority if the schedule's is 0.
 """
@@ -37,7 +37,7 @@ def list_backends() -> Mapping[str, str]:
 
 
 def prepare(task: AnyTask, backend: str, priority: int) -> AnyTask:
-    """Return the task for this backend, see Note [As the task says]. Raises HandoverRefused, or the backend's error."""
+    """Return the task for this backend, see Note [The task decides]. Raises HandoverRefused, or the backend's error."""
     if backend not in task_backends.settings:
         hint = suggest_name(backend, list_backends())
         raise HandoverRefused(f"TASKS has no backend {backend!r}.{hint} It has {', '.join(list_backends())}.")

@@ -29,8 +29,8 @@ _INSTALLED = frozenset(("site-packages", "dist-packages"))
 
 
 class BrokenModule(NamedTuple):
-    """A task module that cannot be imported. `package`: the missing package if the module belongs to an installed app,
-    where it is often optional, so that this is no error.
+    """A task module that cannot be imported. `package`: the missing package, if the module belongs to an installed app;
+    such a package is often optional, so its absence is not an error.
     """
 
     app: str
@@ -68,8 +68,8 @@ def find_broken(path: str) -> BrokenModule | None:
 
 
 def find_task(path: str) -> AnyTask | None:
-    """Return the task of a path or of a former path in TASK_ALIASES; None if no installed app has it. One alias is
-    followed, only to a registered task: it allows nothing that could not be scheduled by its own path.
+    """Return the task of a path or of a former path in TASK_ALIASES; None if no installed app has it. Only one alias is
+    followed, and only to a registered task, so an alias makes no other task available.
     """
     tasks = get_tasks()
     return tasks.get(path) or tasks.get(conf.get_config().task_aliases.get(path, ""))

@@ -1,6 +1,6 @@
 """Isolates work from failures of side channels: logs, output, metrics, traces, pings, alerts, receivers.
 
-Note [Cut off]
+Note [Side channels never fail work]
 Errors of side channels do not affect the work or its outcome. Each cause is logged once per process: without a
 traceback, which could show a secret, and in an empty context, so that the output of the task does not capture it.
 """
@@ -32,7 +32,7 @@ _logged: set[tuple[str, type[BaseException]]] = set()
 
 
 class Guard:
-    """A context that suppresses exceptions of a side channel: see Note [Cut off]. Reusable and thread-safe."""
+    """Suppresses exceptions in a `with`: see Note [Side channels never fail work]. Reusable and thread-safe."""
 
     __slots__ = ("_cut", "_what")
 

@@ -21,7 +21,7 @@ class Retries(NamedTuple):
     timeout: float | None = None
 
     def merge(self, other: "Retries") -> "Retries":
-        """Return these, with the other's values where not set."""
+        """Return these options; an option that is not set gets the value of `other`."""
         return Retries._make(theirs if mine is None else mine for mine, theirs in zip(self, other, strict=True))
 
 

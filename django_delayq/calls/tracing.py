@@ -1,13 +1,13 @@
-"""OpenTelemetry's traces: from an enqueueing, an edit or a run now to its execution. Imported only if TRACES is True.
+"""OpenTelemetry's traces, from the request of a job or a run now to its execution. Imports it only if TRACES is True.
 
-Note [Parent]
+Note [Each due point begins a trace]
 The span of a job or a run now is a child of the span that requested it, which the row carries. Each due point of a
 schedule begins a trace of its own: the request that saved the schedule may be years old.
 
-Note [Nothing while idle]
+Note [A worker's own queries have no spans]
 With an instrumented client, each query of a worker would be a trace. So its own threads suppress instrumentation.
 
-Note [A tracer that fails]
+Note [Work continues without a tracer]
 The SDK lets exceptions of span processors through. So every call is within TRACER: work continues without a span.
 """
 
@@ -21,7 +21,7 @@ from .side_channels import Guard
 #: Maximum characters of `tracestate`: W3C allows dropping a longer one.
 MOST_STATE = 512
 SYSTEM = "django_delayq"
-#: See Note [A tracer that fails].
+#: See Note [Work continues without a tracer].
 TRACER = Guard("OpenTelemetry's tracer")
 
 
@@ -87,7 +87,7 @@ def use_span(span: Any) -> AbstractContextManager[Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress spans of Redis and database queries. See Note [Nothing while idle]."""
+    """Suppress spans of Redis and database queries. See Note [A worker's own queries have no spans]."""
     if not is_on():
         yield
         return

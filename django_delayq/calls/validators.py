@@ -63,7 +63,7 @@ def _encode_storable(value: Any) -> bytes:
 
 
 def find_unstorable(text: str) -> str:
-    """Return a description of what not every database stores in a JSON text without escapes; '' for nothing."""
+    """Return what some database cannot store in a JSON text that has no escapes, in words; '' if nothing."""
     found = _UNSTORABLE_JSON.search(text)
     if found is None:
         return ""

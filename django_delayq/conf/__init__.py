@@ -1,9 +1,9 @@
 """The `DELAYQ` setting: validated, with defaults. The only module that reads Django's settings.
 
-Note [No Redis in tests]
+Note [Tests send nothing to Redis]
 A test suite has its own database, but shares the configured Redis with development workers. So nothing is sent to Redis
-while Django's test environment is set up. The only sign of it is the data that `setup_test_environment()` saves for its
-end. A subprocess of a test has no such environment, but inherits NO_REDIS, which tests set.
+while Django's test environment is set up. Its only sign is `_TestState.saved_data`, which `setup_test_environment()`
+sets. A subprocess of a test has no such environment, but inherits NO_REDIS, which tests set.
 """
 
 import logging
@@ -28,7 +28,7 @@ from .rules import setting
 
 logger = logging.getLogger("django_delayq")
 
-#: Environment variable that keeps a process from Redis unless empty. See Note [No Redis in tests].
+#: Environment variable: if it is not empty, a process sends nothing to Redis. See Note [Tests send nothing to Redis].
 NO_REDIS = "DELAYQ_NO_REDIS"
 #: Whether this process was started with NO_REDIS. A later value is for its subprocesses.
 _INHERITED = bool(os.environ.get(NO_REDIS))
@@ -42,7 +42,7 @@ _logged: set[str] = set()
 _runners = 0
 QUEUE_NAME = rules.QUEUE_NAME
 MAX_SHARDS = rules.MAX_SHARDS
-#: The layout of the database and of the index in Redis. See `sync/layout.py`, Note [Releases of one layout].
+#: The layout of the database and of the index in Redis. See `sync/layout.py`, Note [Equal layouts coexist].
 LAYOUT = 1
 
 
@@ -80,7 +80,8 @@ class Config:
     # Constants, which settings do not change. Tests shorten them.
     #: Take-overs after which an execution is recorded as lost.
     max_reclaims: int = 3
-    #: Longest wait of an idle worker between two queries of Redis, in seconds: the delay after a lost hint.
+    #: Longest wait of a single idle worker between two looks at Redis, in seconds, and so the delay after a lost hint.
+    #: Several workers share the looks: see `worker/timers.py`.
     idle_cap_seconds: float = 30
     #: Time in which a task can react to its timeout, in seconds.
     timeout_grace_seconds: float = 10
@@ -113,12 +114,12 @@ def get_config() -> Config:
 
 
 def can_mirror() -> bool:
-    """Return whether the settings enable the sync. Tests do the part of it that is in the database."""
+    """Return whether the settings enable the sync. In tests it still writes its part of the database."""
     return _load().mirror
 
 
 def explain_no_redis() -> str:
-    """Return why this process sends nothing to Redis, '' if it may. Only this decides it. Translate it for display."""
+    """Return why this process sends nothing to Redis, '' if it may. No other code decides this. Translate the text."""
     global _marked
     config, testing = _load(), ""
     if not config.redis_in_tests:
@@ -137,7 +138,7 @@ def explain_no_redis() -> str:
 
 
 def is_test() -> bool:
-    """Return whether this process runs a test suite. See Note [No Redis in tests]."""
+    """Return whether this process runs a test suite. See Note [Tests send nothing to Redis]."""
     return hasattr(getattr(sys.modules.get("django.test.utils"), "_TestState", None), "saved_data")
 
 

@@ -49,9 +49,9 @@ def find_refusal(url: str, hosts: Collection[str]) -> str:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        return "This is no address."
+        return "This is not an address."
     if not (host and url.isascii() and url.isprintable() and " " not in url and len(url) <= LONGEST):
-        return f"This is no address such as https://example.com/path, of at most {LONGEST} plain characters."
+        return f"This is not an address such as https://example.com/path, of at most {LONGEST} plain characters."
     if "@" in parts.netloc or parts.fragment:
         return "An address has no user name, password or fragment here."
     listed = parts.netloc.lower()

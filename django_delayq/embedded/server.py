@@ -51,7 +51,7 @@ def find_server() -> Path:
             return Path(found).absolute()  # the server starts in another directory
     if named:
         raise EmbeddedServerUnavailable(
-            f"{SERVER_VARIABLE} names {named}, which is no file that can be executed. Set it to the path of the binary "
+            f"{SERVER_VARIABLE} names {named}, which is not an executable file. Set it to the path of the binary "
             f"of a Redis or Valkey server, or unset it. {URL_VARIABLE} names a server that runs already."
         )
     raise EmbeddedServerUnavailable(

@@ -157,10 +157,12 @@ class Broker:
         named = [(decode_text(name), parse_number(score) or 0) for name, score in beats]
         return {name: (beat, details.get(name, "")) for name, beat in named}
 
-    # -- upkeep: see `worker/upkeep.py`, Note [One lease]
+    # -- upkeep: see `worker/upkeep.py`, Note [One upkeep worker]
 
     def take_upkeep(self) -> float:
-        """Take the upkeep lease if it is free or damaged; return the seconds until another's ends, 0 if it is ours."""
+        """Take the upkeep lease if it is free or damaged. Return 0 if this worker has taken it, else when to try again:
+        the seconds until the other worker's lease ends.
+        """
         left_ms = self.ask("pttl", self._build_key("upkeep"))
         if 0 < left_ms <= UPKEEP_MS:
             return float(left_ms / 1000)
@@ -172,7 +174,7 @@ class Broker:
         self.ask("set", self._build_key("upkeep"), self.worker, px=UPKEEP_MS)
 
     def keep_upkeep(self) -> bool:
-        """Renew the upkeep lease. False if it is free, or another worker's: that lease is extended once."""
+        """Renew the upkeep lease. Return False if it is free, or another worker's, which this call then extends."""
         holder = self.ask("getex", self._build_key("upkeep"), px=UPKEEP_MS)
         return holder is not None and decode_text(holder) == self.worker
 
@@ -253,7 +255,7 @@ class Broker:
     # -- for a worker
 
     def claim(self, shard: Shard, *, limit: int, lease_ms: int, request: int, most: int | None = None) -> Claim:
-        """Lease up to `limit` due members for `lease_ms`: see Note [Lanes]. `most`: limit of leases in the shard.
+        """Lease up to `limit` due members for `lease_ms`; `most` limits the shard's leases. Note [Two lanes per claim].
 
         After a lost reply, the same `request` returns the members of that claim that are still held, with renewed
         leases. A lower number than the last one returns nothing. At most one open claim per process and shard.
@@ -267,7 +269,7 @@ class Broker:
         return {decode_text(member) for member in self._run("renew", shard, (lease_ms, packed(leases)))}
 
     def settle(self, shard: Shard, settlements: Sequence[Settlement]) -> Settled:
-        """Return members; per member: 1 applied, 2 edited during the lease, 0 no longer ours."""
+        """Settle members. The reply for each: 1 applied, 2 edited during the lease, 0 no longer ours."""
         now, head, *replies = json.loads(decode_text(self._run("settle", shard, (self._channel, packed(settlements)))))
         return Settled(int(now), int(head) if head else None, [int(item) for item in replies])
 
@@ -285,7 +287,7 @@ class Broker:
         return self.upsert(shard, ended, mode="gone" if gone else "end")
 
     def swap_epochs(self, shards: Sequence[Shard], expected: str | None, new: str, *, ttl_ms: int = 0) -> list[bool]:
-        """Set the epochs that are `expected` (None: absent); return which were. `ttl_ms` 0: never expires."""
+        """Set each epoch that is `expected` (None: absent); return for each whether it was. `ttl_ms` 0: no expiry."""
         calls = [(shard, (expected or "", new, ttl_ms)) for shard in shards]
         return [bool(reply) for reply in self._run_each("epoch", calls)]
 

@@ -140,8 +140,8 @@ def build_connector(*, timeout_seconds: float) -> Callable[[], Any]:
         return lambda: client
     except ValueError:  # redis-py reads the address; its message may quote a part of the password
         raise ImproperlyConfigured(
-            f"The LOCATION of the cache {alias!r} is no address of a Redis. Write redis://host:6379/0; special "
-            "characters of a password are percent-encoded."
+            f"The LOCATION of the cache {alias!r} is not the address of a Redis server. Write redis://host:6379/0; "
+            "special characters of a password are percent-encoded."
         ) from None
     except InvalidCacheBackendError:
         raise ImproperlyConfigured(

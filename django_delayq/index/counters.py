@@ -1,6 +1,6 @@
 """Counts of outcomes, and histograms of waits and durations: in memory, and by minute in Redis.
 
-Note [Counters]
+Note [Counts are approximate]
 Each worker counts in memory and once a second adds its counts to the minute's hash in Redis (`worker/recorder.py`).
 Two minutes later a worker moves the hash into the table `Rollup` (`monitoring/minutes.py`). The ledger is
 authoritative, counters are not: a crash or Redis may lose counts, and a lost reply may count the last second twice.
@@ -27,7 +27,7 @@ BOUNDS_MS = (
 KEPT_MS = 2 * 24 * 3600 * 1000
 #: Maximum length of an outcome's name, and of a task's path.
 MOST_NAME, MOST_TASK = 64, 255
-#: Maximum tasks per minute and queue with counts of their own; further ones are counted as the task ''.
+#: Maximum keys of one `Counts` with counts of their own; further ones are counted as the task ''.
 MOST_TASKS = 2_000
 
 #: ("points" or "jobs", queue, path of the task).
@@ -40,7 +40,8 @@ LATENCY, RAN = (tuple(f"{what}:{bound}" for bound in (*BOUNDS_MS, "more")) for w
 LATENCY_SUM, RAN_SUM = "latency:us", "ran:us"
 #: An outcome that the database refused: it is not recorded, and its point or job comes due again.
 DISCARDED = "discarded"
-#: Counted in addition to the outcome: due points skipped as too late that came due while this worker was able to work.
+#: Counted in addition to the outcome: skipped points that were too late, although this worker could work when they
+#: came due.
 MISSED = "latency:missed"
 TOO_LATE = ("missed", "max_catch_up", "catch_up_window")
 _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
@@ -49,7 +50,7 @@ _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 class Counts(dict[Key, Tally]):
     """Tallies by key, at most MOST_TASKS and one more per kind and queue. Not thread-safe."""
 
-    #: Before this instant the worker could not work. See `monitoring/minutes.py`, Note [Overload].
+    #: Before this instant the worker could not work. See `monitoring/minutes.py`, Note [Overload misses points].
     since: datetime = datetime.min.replace(tzinfo=UTC)
     #: By queue or task name: when this worker last knew it as paused.
     paused_at: Mapping[str, datetime] = {}
@@ -97,7 +98,7 @@ def select_outcomes(tally: Mapping[str, int]) -> dict[str, int]:
 
 
 def compute_percentile(tally: Mapping[str, int], buckets: tuple[str, ...], share: float) -> float | None:
-    """Return the seconds, up to twice the true value, within which this share waited (LATENCY) or ran (RAN)."""
+    """Return the seconds within which this share waited (LATENCY) or ran (RAN), rounded up to a bound; at most 3600."""
     wanted = share * sum(tally.get(name, 0) for name in buckets)
     if not wanted:
         return None

@@ -1,9 +1,10 @@
 """Judges a server's fitness, for workers and for `check --deploy`.
 
-Note [Refuse or warn]
+Note [A worker refuses a server that would lose due points]
 A worker refuses a server that would silently lose or falsify due points later: one that evicts keys, or does not run
-the scripts as required. It warns once, in its log, of problems without immediate cost or certainty. It examines servers
-at start, and after a restart or failover, when a refusal is a drain: running tasks are still recorded.
+the scripts as required. It warns once, in its log, of problems that cost nothing yet or are not certain. It examines
+the servers at its start, and after a restart or failover of theirs. A refusal then drains the worker: it still records
+running tasks.
 """
 
 import logging
@@ -23,8 +24,8 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: Maximum difference between clocks, in seconds, that is not reported.
 CLOCK_SECONDS = 1.0
-#: The commands of the scripts, in the order in which they are tried. DEL is first because it needs no memory. SET with
-#: PX is late, so that the key expires even if DEL is refused.
+#: The commands of the scripts, in the order in which they are tried. DEL is the first write: it needs no memory. SET
+#: with PX is late, so that the key expires even if DEL is refused.
 TRIED = (
     "TIME", "DEL KEY", "ZADD KEY NX N m", "ZMSCORE KEY m", "ZRANGE KEY -inf N BYSCORE LIMIT 0 1", "ZCOUNT KEY -inf N",
     "ZCARD KEY", "ZREM KEY m", "HSET KEY m N", "HMGET KEY m", "HGET KEY m", "HGETALL KEY", "HEXISTS KEY m", "HLEN KEY",
@@ -118,7 +119,7 @@ def _find_fault(broker: Broker, shard: Shard) -> str:
         if isinstance(reply, dict) and "err" in reply:
             return f"{name}: {reply['err']}".rstrip(".") + "."
         if name in EXPECTED and reply != [EXPECTED[name]]:
-            return f"{EXPECTED[name]} comes back as {', '.join(map(str, reply)) or 'nothing'} by {name}."
+            return f"{name} returns {', '.join(map(str, reply)) or 'nothing'} instead of {EXPECTED[name]}."
     return ""
 
 
@@ -137,7 +138,7 @@ def _find_problems(each: Look) -> Iterator[Finding]:
         yield Finding(
             "delayq.W002",
             f"{server} does not report whether it evicts keys.",
-            "Let this user run INFO, or see yourself that its maxmemory-policy is noeviction.",
+            "Let this user run INFO, or check that its maxmemory-policy is noeviction.",
         )
     elif policy != "noeviction":
         yield Finding(

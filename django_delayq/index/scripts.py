@@ -68,7 +68,7 @@ def encode_text(member: str) -> bytes:
     return member.encode("utf-8", "surrogateescape")
 
 
-#: Encodes rows as one argument: see Note [One text] in `lua/_prelude.lua`.
+#: Encodes rows as one argument: see Note [Values as one JSON text] in `lua/_prelude.lua`.
 packed = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -82,7 +82,7 @@ def parse_number(value: Any, most: int = 2**53 - 1) -> int | None:
 
 
 def read_claim(reply: Any, worker: str) -> Claim:
-    """Parse the reply of claim.lua, in which garbage is ''. See Note [One text] in `lua/_prelude.lua`."""
+    """Parse the reply of claim.lua, in which garbage is ''. See `lua/_prelude.lua`, Note [Values as one JSON text]."""
     now, head, epoch, fence, *rest = json.loads(decode_text(reply))
     entries = []
     for at in range(0, len(rest), 5):

@@ -1,10 +1,10 @@
 """Reads, inserts and updates many rows as tuples, in one statement or a few. Implements no rule of scheduling.
 
-Note [Tuples]
+Note [Batches are tuples, not instances]
 Instances of Django's models would take nine tenths of a worker's time. So batches use SQL that Django compiled once.
 PostgreSQL receives the rows of a statement as one JSON text, which is written and read in C.
 
-Note [By the index]
+Note [Keys by subquery]
 Given a hundred keys, PostgreSQL's planner scans the joined table, which takes three times as long. It cannot see keys
 from a subquery: it assumes ten of them, and uses the index.
 """
@@ -34,7 +34,7 @@ class MissingTables(DelayQError):
 
 
 def _build_condition(field: Any, connection: BaseDatabaseWrapper) -> str:
-    """Return PostgreSQL's condition that a column is in a list, which is one parameter. See Note [By the index]."""
+    """Return PostgreSQL's condition that a column is in a list, which is one parameter. See Note [Keys by subquery]."""
     return f"= ANY(ARRAY(SELECT json_array_elements_text(%s)::{field.rel_db_type(connection)}))"
 
 
@@ -75,7 +75,7 @@ class Reader:
         values: list[Any] = [*keys]
         if isinstance(keys, range):
             among, values = f"{self._key} BETWEEN %s AND %s", [keys.start, keys.stop - 1]
-            if connection.vendor == "postgresql":  # see Note [By the index]
+            if connection.vendor == "postgresql":  # see Note [Keys by subquery]
                 among = f"{self._key} = ANY(ARRAY(SELECT generate_series(%s, %s)))"
         elif connection.vendor == "postgresql":  # one parameter: the driver searches the SQL for each one, in Python
             among, values = f"{self._key} {self._among}", [json.dumps(values)]

@@ -1,6 +1,6 @@
 """Computes a schedule's next due point, and advances its state by an outcome. Does no I/O, and reads no clock.
 
-Note [First missing point]
+Note [Chains have no gaps]
 A schedule's chain continues at its first missing point: the oldest open row of the chain, else the first point after
 max(last_due_at, effective_from). So no point of an outage is forgotten, and an edit creates no due point in the past.
 """
@@ -21,12 +21,12 @@ def format_member(schedule_pk: int) -> str:
 
 
 def format_run_member(run: AnyRun) -> str:
-    """Return the member of a row: `j<pk>` for jobs and backfills, else `r<pk>`. See `_prelude.lua`, Note [Lanes]."""
+    """Return the member of a row: `j<pk>` for jobs and backfills, else `r<pk>`. See Note [Two lanes per claim]."""
     return f"{'j' if run.origin in (Origin.JOB, Origin.BACKFILL) else 'r'}{run.pk}"
 
 
 def get_run_generation(run: AnyRun) -> int:
-    """Return the creation time in µs since the epoch, plus 1 for each retry: others may have had its primary key."""
+    """Return the creation time in µs since the epoch, plus 1 per retry: a reused primary key has another generation."""
     return to_micros(run.created_at) + (run.generation if run.token else 0)
 
 
@@ -123,7 +123,7 @@ def settle_state(schedule: ScheduleRow, state: StateRow) -> datetime | None:
         state.condition = Condition.FINISHED
         state.condition_reason = "There is no due point left before its end."
         if schedule.max_runs is not None and state.run_count >= schedule.max_runs:
-            state.condition_reason = f"It has run {state.run_count} times, as often as it was asked to."
+            state.condition_reason = f"It has run {state.run_count} times; its max_runs is {schedule.max_runs}."
         elif schedule.kind == Schedule.Kind.ONCE:
             state.condition_reason = "The one-off time has passed."
     return point

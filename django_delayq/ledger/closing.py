@@ -16,7 +16,7 @@ from .rows import VERSION, Outcome, RunRow, get_version, keep_former
 
 
 def undo_start(outcomes: Sequence[Outcome], before: Sequence[dict[str, Any]]) -> None:
-    """Restore `running` rows whose executions did not begin, so that no reclaim is counted."""
+    """Undo the `running` state of rows whose executions did not begin, so that no take-over is counted."""
     using = get_database()
     changes = []
     for run, values in zip((outcome.run for outcome in outcomes), before, strict=True):

@@ -1,10 +1,10 @@
 """Jobs in the ledger: inserts, finds, cancels, moves, retries and deletes them. Never touches Redis.
 
-Note [Unique keys]
+Note [Key holders are locked]
 A job holds its key in a nullable column with a unique constraint, until it starts or until it ends. If the key is
-taken, the holder's row is returned instead, locked for the rest of the caller's transaction. So a worker that would
-start the holder waits, and it sees what the caller writes. The keys of a call are locked in sorted order. Two
-transactions with several calls may deadlock, and the database ends one of them.
+taken, the holder's row is returned instead, locked for the rest of the caller's transaction. So no worker starts the
+holder before that transaction ends, and its task sees what the caller writes. The keys of a call are locked in sorted
+order. Two transactions with several calls may deadlock, and the database ends one of them.
 """
 
 import logging
@@ -42,7 +42,7 @@ def _query_jobs(using: str | None = None) -> QuerySet[Run]:
 
 
 def add_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Insert jobs, all or none; return for each its row, or the row that holds its key. See Note [Unique keys]."""
+    """Insert jobs, all or none; return each one's row, or the holder of its key. Note [Key holders are locked]."""
     using = get_database()
     if len(rows) == 1 and rows[0].unique_key is None:
         rows[0].pk = writer(Run, NEW_JOB, using).insert_one(_values(rows[0]))
@@ -69,7 +69,7 @@ def _add_unique(row: RunRow, using: str) -> RunRow:
         found = lock_rows(_query_jobs(using).filter(unique_key=row.unique_key)).values(*_KEY_HOLDER).first()
         if found is not None:
             return RunRow.build_job(row.task, **found)
-    row.unique_key = None  # each holder started at once: as if this job came after the last start
+    row.unique_key = None  # each holder released the key before it was read: this job is inserted without it
     row.pk = writer(Run, NEW_JOB, using).insert_one(_values(row))
     return row
 
@@ -151,7 +151,8 @@ def _build_callback(outcome: Outcome) -> RunRow | None:
         return _build_row(path, [run.result_id], run.queue, run.backend)
     alias = find_first_alias()
     if not alias:
-        logger.error("%s calls back %s, but TASKS has no alias of django_delayq: it is not.", run.schedule_name, path)
+        text = "The callback %s of %s is not enqueued: no alias of TASKS has the DelayQBackend. Add one."
+        logger.error(text, path, run.schedule_name)
         return None
     return _build_row(path, [run.pk, run.due_at.isoformat()], run.queue, alias)
 

@@ -2,8 +2,8 @@
 
 Note [Locked rows are skipped]
 On PostgreSQL a row stays locked until its transaction ends, which may take minutes. A worker that waited would delay
-all its other outcomes. So it locks and writes free rows, in the order of `models/primary.py`, Note [Order of locks],
-and returns to the others later (`worker/recorder.py`). A lock that cannot be skipped, as of a table, is an error after
+all its other outcomes. So it locks and writes free rows (`models/primary.py`, Note [Schedules are locked first]), and
+returns to the others later (`worker/recorder.py`). A lock that cannot be skipped, as of a table, is an error after
 LOCK_MS: less than `deadlock_timeout`, so that PostgreSQL does not cancel the other transaction.
 """
 

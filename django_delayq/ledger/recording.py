@@ -1,9 +1,10 @@
 """Records outcomes: rows and states in one transaction. Each row is won or lost.
 
-Note [Edits during an execution]
-An edit may end the definition of a point that is being executed. The next claim sees only the new definition, whose
-points begin after the edit. So the worker that wins the point also records what the definition of its claim left up to
-the edit, as one stretch (rule R8). Definitions in between are assumed to have left points (`Schedule.replaced_from`).
+Note [Winners record left points]
+An edit may replace the definition of a point that is being executed. The next claim reads only the new definition,
+whose points begin after the edit. So the worker that wins the point also writes one stretch: the points that the
+definition of its claim leaves undecided up to the edit (rule R8). If further definitions were in force in between
+(`Schedule.replaced_from`), the stretch is written too, because they may have had points.
 
 Note [What was pruned is decided]
 The unique row of a due point ensures that it is recorded once; a pruned row no longer does. So pruning raises
@@ -11,7 +12,7 @@ The unique row of a due point ensures that it is recorded once; a pruned row no 
 up to there are lost. A `running` row locks no state: it is inserted first, and deleted again if its point was pruned or
 the schedule no longer exists. The insertion waits for a deletion of the same point, and then sees what that noted.
 
-Note [Compare and set]
+Note [Only winners settle]
 Redis is settled after the ledger, by the worker that won the row there. A new row is won by the unique constraint on
 (schedule, origin, due_at); an existing row by locking it with the version that was read (`rows.VERSION`). Versions are
 compared for equality only: fences have no order, as clocks may step back. A row that already has the new version is the
@@ -58,7 +59,7 @@ class Change(NamedTuple):
 
 
 def change_rows(names: Sequence[str], changes: Sequence[Change], using: str) -> list[tuple[Won, bool]]:
-    """Update or delete rows that still have the version that was read. See Note [Compare and set].
+    """Update or delete rows that still have the version that was read. See Note [Only winners settle].
 
     Return for each its result, GONE if the row does not exist, and whether the row already had the new version.
     """
@@ -128,7 +129,7 @@ _new_values, _changed_values = attrgetter(*_NEW), attrgetter(*CHANGED)
 
 
 def record(outcomes: Sequence[Outcome], *, refused: Won | None = None) -> list[Won]:
-    """Write rows and states in one transaction; return the result of each outcome. See Note [Compare and set].
+    """Write rows and states in one transaction; return the result of each outcome. See Note [Only winners settle].
 
     After an exception nothing is written, and the call may be repeated. A `running` row does not advance the state, but
     points skipped for it do (rule R9). `refused`: the result of a new row that the database rejects; None: raise.
@@ -159,7 +160,7 @@ def start(outcomes: Sequence[Outcome]) -> list[Won]:
 
 
 def lock_states(pks: set[int], using: str) -> tuple[dict[int, int], dict[int, StateRow], set[int]]:
-    """Lock schedules and states, so that deletions and other workers wait: `models/primary.py`, Note [Order of locks].
+    """Lock schedules and states, so that deletions and other workers wait: see Note [Schedules are locked first].
 
     Return the generations and states that exist, and the keys that other transactions have locked.
     """
@@ -261,7 +262,7 @@ def _advance(
 ) -> None:
     if not moving:
         return
-    # What an edit left after a point that is still running is recorded with that point, not with points skipped for it.
+    # Points that an edit left undecided after a running point are recorded with the outcome of that point, not now.
     begun = {each.run.schedule_id for each in outcomes if not each.run.separate and each.run.status in OPEN}
     # Definitions of these generations: only edited schedules are read again.
     current, edited = dict[int, ScheduleRow](), set[int]()
@@ -310,7 +311,7 @@ def _move_on(
 
 
 def _record_left(run: RunRow, claimed: ScheduleRow, schedule: ScheduleRow, state: StateRow, using: str) -> None:
-    """Record the points that the definition before an edit left. See Note [Edits during an execution]."""
+    """Record the points that the definition before an edit left. See Note [Winners record left points]."""
     if state.last_due_at is not None and state.last_due_at >= schedule.effective_from:
         return
     others = schedule.replaced_from is not None and schedule.replaced_from > claimed.effective_from

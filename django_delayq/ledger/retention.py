@@ -1,6 +1,6 @@
 """Decides which rows of the ledger to prune, finds them and deletes them in small batches. Never decides when.
 
-Note [The walk]
+Note [Rows are read once]
 The walk visits the schedules that have rows, also deleted ones, by primary key, and the rows of each by the unique
 index, oldest first. Rows are read once, a page at a time, so that no statement takes long.
 
@@ -65,7 +65,7 @@ class KeepRule(NamedTuple):
         return Q(due_at__lt=max(self.before.values())) & ended
 
     def get_seconds_late(self, run: OldRun, now: datetime) -> float:
-        """Return for how many seconds a row could have been pruned; 0 if newer runs, not its age, allow it."""
+        """Return for how many seconds a row's age has allowed its pruning; 0 if `keep` allows it at any age."""
         before = self.before[run.status]
         return 0.0 if before >= now - YOUNG else (before - run.finished_at).total_seconds()
 
@@ -104,7 +104,7 @@ class Pruned(NamedTuple):
 
 
 def find_prunable(now: datetime, after: int = 0) -> Iterator[Batch]:
-    """Yield batches of the rows to be pruned of the schedules after this key. Some are empty. See Note [The walk]."""
+    """Yield batches, some empty, of the rows to prune, of schedules after this key. See Note [Rows are read once]."""
     found, visited, done, late = list[OldRun](), 0, after, 0.0
     for key, rule, pages in _walk(now, after):
         for rows in pages:

@@ -1,4 +1,4 @@
-"""The table of counts, one row per minute or hour. See `index/counters.py`, Note [Counters]."""
+"""The table of counts, one row per minute or hour. See `index/counters.py`, Note [Counts are approximate]."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

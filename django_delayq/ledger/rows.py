@@ -156,7 +156,7 @@ Version = tuple[str, int, str, str, datetime]
 class Outcome:
     """A row to be written: a new row if `seen` is None, otherwise an update of the row with the version `seen`.
 
-    `owner` is an outcome of the same call without which a new row is not written; its `next_point` is set too.
+    `owner` is an outcome of the same call. A new row is written only if its owner is; both get the `next_point`.
     `repeated`: an earlier call wrote the row. `record` sets `schedule` and `next_point` as of its transaction.
     """
 
@@ -196,7 +196,7 @@ def get_version(run: RunRow) -> Version:
 def keep_former(run: AnyRun, lapsed_at: datetime | None = None, *, ended: bool = False) -> None:
     """Add the attempt of an open row to `attempts`, before the next begins or the row is closed.
 
-    `ended`: the row has an outcome and is retried. `lapsed_at`: when a `running` row that is not saved was claimed.
+    `ended`: the row has an outcome and is retried. `lapsed_at`: when an unsaved `running` row was claimed.
     """
     before = from_json(run.attempts)
     worker, started = ("", _to_ms(lapsed_at)) if not run.pk else (run.worker, _to_ms(run.started_at))

@@ -165,7 +165,7 @@ def _check_one_off(schedule: "Schedule") -> list[Problem]:
         typed = at.astimezone(get_zone(schedule.timezone))  # the zone in which the user typed it
     except InvalidRecurrence as error:
         return [(error.field, str(error))]
-    return [("at", f"{typed:%Y-%m-%d %H:%M:%S %Z} has passed. Choose a time to come, or use Run now.")]
+    return [("at", f"{typed:%Y-%m-%d %H:%M:%S %Z} has passed. Choose a future time, or use Run now.")]
 
 
 def _check_execution(schedule: "Schedule") -> Iterator[Problem]:
@@ -176,11 +176,11 @@ def _check_execution(schedule: "Schedule") -> Iterator[Problem]:
         yield "queue", f"No setting names the queue {schedule.queue!r}; DELAYQ['QUEUES'] has {', '.join(queues)}."
     keeps = schedule.Keep
     if schedule.keep not in keeps.values:
-        yield "keep", f"What is kept is one of {', '.join(keeps.values[1:])}, or empty, not {schedule.keep!r}."
+        yield "keep", f"This must be one of {', '.join(keeps.values[1:])}, or empty, not {schedule.keep!r}."
     elif schedule.keep != keeps.LAST and schedule.keep_last is not None:
-        yield "keep_last", f"Leave this empty: it counts only where {keeps.LAST.value!r} is kept."
+        yield "keep_last", f"Leave this empty: it applies only if keep is {keeps.LAST.value!r}."
     elif schedule.keep == keeps.LAST and not 1 <= (schedule.keep_last or 0) <= MOST_KEPT:
-        yield "keep_last", f"Say how many of the newest runs are kept: from 1 to {MOST_KEPT:,}."
+        yield "keep_last", f"Set the number of newest runs to keep: from 1 to {MOST_KEPT:,}."
 
 
 def _check_watching(schedule: "Schedule") -> Iterator[Problem]:
@@ -190,7 +190,7 @@ def _check_watching(schedule: "Schedule") -> Iterator[Problem]:
         alerts = conf.get_config().alerts
         refusal = find_refusal(schedule.ping_url, () if alerts is None else alerts.hosts)
         if not refusal and "?" in schedule.ping_url:
-            refusal = "An address to ping has no query: /start and /fail are put behind it."
+            refusal = "An address to ping must have no query, because /start and /fail are appended to it."
         if refusal:
             yield "ping_url", refusal
 
@@ -228,9 +228,9 @@ def _check_callbacks(schedule: "Schedule") -> Iterator[Problem]:
         try:
             registry.check_call(registry.get_task(path), [0, ""], {})
             if path == commands.COMMAND_TASK:
-                raise InvalidArguments("A management command takes no run: name a task that calls it.")
+                raise InvalidArguments("A management command cannot be a callback. Name a task that calls it.")
         except (UnknownTask, InvalidArguments) as error:
             yield field, str(error)
         else:
             if not find_first_alias():
-                yield field, "TASKS has no backend django_delayq.backend.DelayQBackend, which this is enqueued with."
+                yield field, "TASKS has no backend django_delayq.backend.DelayQBackend to enqueue this task. Add one."

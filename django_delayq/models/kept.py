@@ -1,6 +1,6 @@
 """Former definitions of schedules: what each edit replaced, who made it, and how to restore it.
 
-Note [What is kept]
+Note [Edits keep definitions]
 `Schedule.save()`, and `update()` of up to MOST_AT_ONCE rows, keep the definition that they replace, in the transaction
 of the edit. `update()` of more rows, which would take many times as long, `bulk_create` over existing rows, `loaddata`
 and SQL keep nothing: see `is_followed_by`. Consecutive definitions with equal values become one row.
@@ -55,7 +55,7 @@ class DefinitionQuerySet(PrimaryQuerySet["Definition"]):
 
 
 class Definition(PrimaryModel):
-    """A schedule from the generation `since` to `generation`, replaced by the user `by`. See Note [What is kept]."""
+    """A schedule from generation `since` to `generation`, replaced by `by`, a user. Note [Edits keep definitions]."""
 
     schedule = models.ForeignKey(
         "django_delayq.Schedule",

@@ -1,14 +1,14 @@
 """Reads from the database that is written to, even if a router sends reads to a replica; locks rows in one sequence.
 
-Note [Primary]
+Note [Reads use the primary]
 A replica is behind. A form filled from it would overwrite new values with old ones, and a page would not show the last
 change. To read the ledger from a replica, use `Run.objects.using(alias)`.
 
-Note [Order of locks]
+Note [Schedules are locked first]
 A transaction that writes several rows locks them in this sequence, those of one table by primary key: schedules, then
 the rows that belong to them (runs, states). So edits, deletions, syncs and recordings wait for each other without a
-deadlock. A transaction that writes states, or deletes, locks the schedules first. Workers wait for no row lock
-(`ledger/locks.py`), and repeat their writes after a deadlock, as with SQL of a user.
+deadlock. A transaction that writes states, or deletes, locks the schedules first. Workers do not wait for locks of rows
+(`ledger/locks.py`). They repeat their writes after a deadlock, which SQL of a user may cause.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ Row = TypeVar("Row", bound=models.Model)
 
 
 class PrimaryQuerySet(models.QuerySet[Row]):
-    """Uses the database that the router names for writes, unless `using` names another. See Note [Primary]."""
+    """Uses the router's database for writes, unless `using` names another. See Note [Reads use the primary]."""
 
     @property
     def db(self) -> str:
@@ -35,7 +35,7 @@ def list_heirs(model: type[Row]) -> list[type[Row]]:
 
 
 class PrimaryModel(models.Model):
-    """A row that is reloaded from its own database. See Note [Primary]."""
+    """A row that is reloaded from its own database. See Note [Reads use the primary]."""
 
     class Meta:
         abstract = True

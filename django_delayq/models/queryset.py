@@ -72,7 +72,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         return self.exclude(generation=F("synced_generation"))
 
     def update(self, **kwargs: Any) -> int:
-        """Update like Django's, unvalidated, with a new generation; Redis follows on commit. Note [What is kept]."""
+        """Update like Django's, unvalidated; Redis follows on commit. See Note [Edits keep definitions]."""
         definition = {field.name for field in list_own_fields(self.model)} - BOOKKEEPING_FIELDS
         if definition.isdisjoint(kwargs):
             return super().update(**kwargs)
@@ -109,7 +109,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
     update.alters_data = True  # type: ignore[attr-defined]
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete like Django's, including running schedules. See `primary.py`, Note [Order of locks]."""
+        """Delete like Django's, including running schedules. See `primary.py`, Note [Schedules are locked first]."""
         with transaction.atomic(using=self.db):
             lock_to_delete(self._query_schedules().filter(pk__in=self.order_by().values("pk")))
             self.gone: list[tuple[int, str, int]] = []  # filled by the receiver of `post_delete`

@@ -42,7 +42,7 @@ class Output(PrimaryModel):
 
 
 class Rollup(PrimaryModel):
-    """Counts (a `Tally`) of one task in `seconds`, 60 or 3600, from `at` on. See Note [Counters]."""
+    """Counts (a `Tally`) of one task in `seconds`, 60 or 3600, from `at` on. See Note [Counts are approximate]."""
 
     at = UTCDateTimeField()
     seconds = models.PositiveIntegerField()
@@ -116,7 +116,7 @@ MOST_CHARS, MOST_TAGS = 50, 20
 
 
 def read_tags(text: str) -> list[str]:
-    """Return the tags of a text such as `billing, nightly`: unique, in lower case, sorted; a `ValidationError` else."""
+    """Return the tags of a text such as `billing, nightly`, unique, in lower case, sorted; or raise ValidationError."""
     names = sorted({" ".join(part.split()).lower() for part in text.split(",")} - {""})
     for name in names:
         if len(name) > MOST_CHARS:
@@ -124,7 +124,8 @@ def read_tags(text: str) -> list[str]:
                 gettext("“%(name)s” is longer than %(most)d characters.") % {"name": name, "most": MOST_CHARS}
             )
     if len(names) > MOST_TAGS:
-        raise ValidationError(gettext("%(count)d tags; at most %(most)d.") % {"count": len(names), "most": MOST_TAGS})
+        text = gettext("These are %(count)d tags; at most %(most)d are allowed.")
+        raise ValidationError(text % {"count": len(names), "most": MOST_TAGS})
     return names
 
 
@@ -170,8 +171,8 @@ class AlertQuerySet(PrimaryQuerySet["Alert"]):
 class Alert(PrimaryModel):
     """One problem from beginning to end, identified by `kind` and `subject`. An open problem has one row.
 
-    `gone_at` is when it was first not seen, `recovered_at` when that was reported. A problem that ends before it is
-    reported leaves no row. `sent` has the time of each delivery, by "what channel".
+    `gone_at` is the time of the first check that did not find the problem, `recovered_at` that of the report. A problem
+    that ends before it is reported leaves no row. `sent` has the time of each delivery, by "<what> <channel>".
     """
 
     OPENED: ClassVar[str] = "opened"

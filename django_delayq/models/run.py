@@ -113,7 +113,7 @@ class Run(RunProperties, PrimaryModel):
     queue = models.CharField(_("queue"), max_length=64)
     generation = models.BigIntegerField(_("generation"), default=0, db_default=0)
     origin = models.CharField(_("origin"), max_length=8, choices=Origin, default=Origin.DUE)
-    #: Has a member of its own in Redis: requested runs, and points of a schedule whose runs may overlap.
+    #: Has a member of its own in Redis: jobs, requested runs, and points of a schedule whose runs may overlap.
     separate = models.BooleanField(default=False, editable=False)
     due_at = UTCDateTimeField(_("due"))
     status = models.CharField(_("status"), max_length=16, choices=Status)
@@ -149,7 +149,7 @@ class Run(RunProperties, PrimaryModel):
     unique_key = models.CharField(max_length=32, null=True, editable=False)  # noqa: DJ001 - empty ones would collide
     #: The result is gone from then on; a worker deletes the row.
     expires_at = UTCDateTimeField(null=True, editable=False)
-    #: Failures up to then are dismissed: see `monitoring/failures.py`, Note [Dismissed].
+    #: Failures up to then are dismissed: see `monitoring/failures.py`, Note [New failures undo a dismissal].
     dismissed_until = UTCDateTimeField(null=True, editable=False)
     #: When a stop was requested, and by which user. It outlives the worker, and ends with a retry of the job.
     stop_requested_at = UTCDateTimeField(null=True, editable=False)

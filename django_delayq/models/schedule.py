@@ -224,7 +224,7 @@ class Schedule(Recurring, PrimaryModel):
             Definition.objects.using(using).keep([old], {old.pk: self.generation}, by)
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
-        """Delete, even while it runs: no new run starts, Redis follows. `primary.py`, Note [Order of locks]."""
+        """Delete, even while it runs: no new run starts, Redis follows. See Note [Schedules are locked first]."""
         using = using or router.db_for_write(type(self), instance=self)
         if keep_parents and self._meta.concrete_model is not Schedule:  # delete only the row of the subclass
             return super().delete(using=using, keep_parents=True)

@@ -6,9 +6,9 @@ max(generation + 1, now in ms), computed from the locked row or in the UPDATE it
 sequence; the clock exceeds the generation of a deleted schedule with the same key, or of a restored backup.
 
 Note [An edit creates no past due point]
-`effective_from` is the instant of the last change of the recurrence, the window or `enabled`; only points after it
+`effective_from` is the instant of the last change of the recurrence, the window or `enabled`. Only points after it
 belong to the new definition. `replaced_from`, set with it, is the `effective_from` of the last enabled definition that
-an edit replaced: a worker with a point of an older one learns that one in between may have had points too.
+an edit replaced. If it is later than that of a worker's definition, another definition was in force in between.
 """
 
 from collections.abc import Set

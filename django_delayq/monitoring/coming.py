@@ -18,7 +18,7 @@ from ..recurrence import Cron, Every, Recurrence, Windowed
 from ..recurrence.point import MICROSECOND
 from ..recurrence.preview import preview
 
-#: Number of enabled schedules that are all read; of more, an even sample of at most as many.
+#: Maximum enabled schedules that are read. If there are more, an even sample of at most this size is read.
 MOST_READ = 2_000
 HOUR = timedelta(hours=1)
 

@@ -1,6 +1,6 @@
 """The database's side of a snapshot, and how Redis differs from it, in a few bounded queries.
 
-Note [Expected within]
+Note [Late means no success]
 A schedule is late if `expected_within` has passed since a due point of its current definition, and no run due at that
 point or later has succeeded, including manual runs and backfills. Disabled and broken schedules are not late, nor are
 those whose queue or task is paused.
@@ -38,6 +38,7 @@ MOST_READ = 10_000
 STALE = timedelta(seconds=30)
 #: Maximum number of the oldest deletions and moves that are checked in Redis.
 MOST_TOMBSTONES = 200
+#: Maximum names of schedules that a problem shows.
 NAMES_SHOWN = 5
 #: Lost workers after which a run is suspected of killing workers, or of hanging.
 OFTEN = 2
@@ -71,7 +72,7 @@ class StateCounts:
 class Unnamed(NamedTuple):
     """A queue, task or TASKS alias that rows name and no setting does; `kind` is `queue`, `task` or `backend`.
 
-    Open `jobs` and ordered `runs` are counted among the MOST_READ oldest of each status. `schedules` are enabled ones.
+    Open `jobs` and requested `runs` are counted among the MOST_READ oldest of each status. `schedules`: enabled ones.
     """
 
     kind: str
@@ -95,7 +96,7 @@ class Comparison:
     unnamed: tuple[Unnamed, ...] = ()
 
     def count_excess(self, redis: RedisView) -> int:
-        """Return how many more entries differ than are leased: a leased entry may be between ledger and Redis."""
+        """Return the differing entries less the leased ones, each of which may be between ledger and Redis."""
         differences = self.differences
         if differences is None or differences.unbuilt:
             return 0
@@ -197,7 +198,7 @@ def count_late() -> Named:
 
 
 def find_late(most: int, among: Collection[int] | None = None) -> list[Late]:
-    """Return up to `most` late schedules by primary key, all or those `among`. See Note [Expected within]."""
+    """Return up to `most` late schedules by primary key, all or those `among`. See Note [Late means no success]."""
     now, found = utcnow(), list[Late]()
     rows = _query_schedules().filter(expected_within__isnull=False).order_by("pk")
     rows = rows.filter(Q(state__next_due_at__lt=now) | Q(state__last_status__in=_BAD))

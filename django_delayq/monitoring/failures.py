@@ -1,6 +1,6 @@
 """Groups recent failures of runs and jobs by task and error. Knows no admin.
 
-Note [Dismissed]
+Note [New failures undo a dismissal]
 Dismissing a group stores the time in its rows. It hides the group until a later failure, even of a retried row.
 """
 
@@ -29,7 +29,7 @@ _SEVERAL = re.compile(rf"({NUMBER}|{QUOTED})(?:,\s?\1)+")
 
 
 def compute_fingerprint(title: str) -> str:
-    """Return a title without quoted texts and words with digits, but for the class of the error."""
+    """Return a title with the class of its error, in which marks replace quoted texts and words with digits."""
     line = " ".join(title[:_CUT_AT].split())
     head = _CLASS.match(line)
     begin = head.end() if head else 0
@@ -103,7 +103,7 @@ class RunGroup:
 
     @property
     def is_dismissed(self) -> bool:
-        """True if there is no failure after the group was dismissed. See Note [Dismissed]."""
+        """True if there is no failure after the group was dismissed. See Note [New failures undo a dismissal]."""
         return self.last.dismissed_until is not None and self.last.at <= self.last.dismissed_until
 
 

@@ -43,7 +43,7 @@ def find_unready() -> list[str]:
 def is_moving(moved_at: float) -> bool:
     """Return whether a worker's loop ran recently; `moved_at` is its last round (monotonic), 0 before the first.
 
-    After two leases without a round the worker has lost all leases, so a restart costs nothing more.
+    A worker whose loop is stuck starts and records nothing, but still renews its leases. Only a restart frees them.
     """
     still = max(2 * conf.get_config().lease_seconds, STILL_SECONDS)
     return not moved_at or time.monotonic() - moved_at < still

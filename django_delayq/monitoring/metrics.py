@@ -1,6 +1,6 @@
 """Metrics in Prometheus' format, for web views and for a port of each worker. Needs `prometheus_client`.
 
-Note [Counters and gauges]
+Note [A worker exposes only its own counters]
 Prometheus takes a falling counter for a restart, and the sums that all workers share (`index/counters.py`) may fall. So
 counters come from the process that counts: each worker exposes its own since its start, at `/metrics` on its port.
 Gauges have the state of Redis and the database, with the shared sums of the last hour: in the web view, and at `/fleet`
@@ -72,7 +72,7 @@ class Gauges(dict[str, GaugeMetricFamily]):
 
 def collect_counts(counts: Counts) -> Iterable[Metric]:
     labels = (*KEY, "outcome", "reason")
-    ended: Any = CounterMetricFamily("delayq_outcomes", "What became of due points and jobs.", labels=labels)
+    ended: Any = CounterMetricFamily("delayq_outcomes", "Outcomes of due points and jobs.", labels=labels)
     text = "How long due points and jobs waited for their first attempt after they were due."
     latency = HistogramMetricFamily("delayq_latency_seconds", text, labels=KEY)
     ran = HistogramMetricFamily("delayq_duration_seconds", "How long attempts took.", labels=KEY)
@@ -107,30 +107,30 @@ def render_gauges() -> bytes:
     if snapshot.failed_jobs is not None:
         for queue in conf.get_config().queues:
             number = snapshot.failed_jobs.get(queue, 0)
-            gauges.put("failed_jobs", "Jobs that have failed, kept to be looked at.", number, queue=queue)
+            gauges.put("failed_jobs", "Failed jobs whose rows are kept.", number, queue=queue)
     if snapshot.load is not None:
-        gauges.put("overloaded", "Whether more falls due than the workers can do.", snapshot.load.overloaded)
+        gauges.put("overloaded", "1 if more points come due than the workers execute.", snapshot.load.overloaded)
         text = "Due points of the last 5 minutes that were skipped because they came too late."
         gauges.put("recently_missed", text, snapshot.load.missed)
     for code in sorted({problem.code for problem in snapshot.problems if problem.is_wrong}):
-        gauges.put("problem", "1 for each problem that delayq_status names, by its word.", 1, code=code)
+        gauges.put("problem", "1 for each problem that delayq_status reports, by its code.", 1, code=code)
     _put_hour(gauges, sum_rows(snapshot.rows or ()))
     return format_families(gauges.values())
 
 
 def _put_queues(gauges: Gauges, redis: RedisView) -> None:
-    gauges.put("workers", "Workers whose heartbeat is young enough.", len(redis.live))
+    gauges.put("workers", "Workers with a recent heartbeat.", len(redis.live))
     for each in redis.queues:
         queue = each.queue
         for kind, members, due in (
             ("points", each.members - each.jobs, each.due - each.jobs_due), ("jobs", each.jobs, each.jobs_due),
         ):  # fmt: skip
-            gauges.put("queue_depth", "What is due and waits for a worker.", due, kind=kind, queue=queue)
-            text = "What waits for its time, for another attempt, or for the end of a lease."
+            gauges.put("queue_depth", "Due entries that wait for a worker.", due, kind=kind, queue=queue)
+            text = "Entries that wait for their time, for another attempt, or for the end of a lease."
             gauges.put("queue_scheduled", text, members - due, kind=kind, queue=queue)
-        text = "For how long the first of what is due has waited for a worker."
+        text = "Seconds that the oldest due entry has waited for a worker."
         gauges.put("queue_oldest_seconds", text, each.oldest_due, queue=queue)
-        gauges.put("queue_leases", "What workers have claimed and not given back.", each.leased, queue=queue)
+        gauges.put("queue_leases", "Entries under a lease of a worker.", each.leased, queue=queue)
         serving = sum(queue in worker.queues for worker in redis.live)
         gauges.put("queue_workers", "Live workers that serve this queue.", serving, queue=queue)
         missing = sum(shard.epoch != "built" for shard in redis.shards if shard.queue == queue)
@@ -142,11 +142,11 @@ def _put_hour(gauges: Gauges, counts: Counts) -> None:
         for name, number in select_outcomes(tally).items():
             outcome, _, reason = name.partition(":")
             labels = {"kind": kind, "queue": queue, "task": task, "outcome": outcome, "reason": reason}
-            gauges.put("last_hour_outcomes", "What became of due points and jobs in the last hour.", number, **labels)
+            gauges.put("last_hour_outcomes", "Outcomes of due points and jobs in the last hour.", number, **labels)
     for (queue, kind), tally in sorted(sum_by_queue(counts).items()):
         for share in SHARES:
             labels = {"kind": kind, "queue": queue, "quantile": str(share)}
-            text = "For how long due points and jobs waited in the last hour, up to twice as long as they did."
+            text = "Maximum wait of this share of due points and jobs in the last hour, rounded up to a bucket."
             gauges.put("last_hour_latency_seconds", text, compute_percentile(tally, LATENCY, share), **labels)
-            text = "How long attempts took in the last hour, up to twice as long as they did."
+            text = "Maximum duration of this share of attempts in the last hour, rounded up to a bucket."
             gauges.put("last_hour_duration_seconds", text, compute_percentile(tally, RAN, share), **labels)

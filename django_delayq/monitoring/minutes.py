@@ -1,10 +1,10 @@
-"""Moves counts from Redis to the database and reads both together. See `index/counters.py`, Note [Counters].
+"""Moves counts from Redis to the database, and reads both. See `index/counters.py`, Note [Counts are approximate].
 
-Note [Moved once]
+Note [A minute counts once]
 A minute is inserted, ignoring rows that exist, and only then deleted in Redis. So it counts once, even if the mover
 crashes or several workers move the same minute. Counts added to a minute after its move are lost.
 
-Note [Overload]
+Note [Overload misses points]
 Overload means that points are skipped although workers can work. Workers count them (`counters.MISSED`) by due time,
 except points that fell due before the worker began, during an outage of a server, or during a pause.
 """
@@ -47,7 +47,7 @@ def roll_up(broker: Broker, now_ms: int) -> int:
 
 
 def _move(minutes: MinuteCounts, queue: str, last: int) -> int:
-    """Move a queue's minutes up to `last`. See Note [Moved once]."""
+    """Move a queue's minutes up to `last`. See Note [A minute counts once]."""
     found = minutes.list_minutes(queue, 0, last)[:MOST_MINUTES]
     for minute in found:
         counts = minutes.read(queue, minute)
@@ -140,7 +140,7 @@ class Load(NamedTuple):
 
     @property
     def overloaded(self) -> bool:
-        """True if more points fall due than workers execute. See Note [Overload]."""
+        """True if more points fall due than workers execute. See Note [Overload misses points]."""
         enough = self.goes_on and self.seconds >= LEAST_SECONDS
         return enough and self.missed >= max(FEWEST, SHARE * (self.executed + self.missed))
 

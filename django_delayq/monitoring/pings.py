@@ -1,7 +1,8 @@
 """Reports starts and ends of executions to a service such as healthchecks.io, for schedules with a ping URL.
 
 Best effort: one thread in each process sends, and executions never wait for it. A ping is dropped if the queue is full,
-if the host rejects all tries, or if the process is killed. The parameter `rid` is the same for all pings of a run.
+if the host rejects all tries or has just rejected another ping, or if the process is killed. The parameter `rid` is the
+same for all pings of a run.
 """
 
 import logging
@@ -19,7 +20,9 @@ from .outgoing import DeliveryFailed, post
 
 logger = logging.getLogger("django_delayq.worker")
 
+#: Maximum queued pings; further ones are dropped.
 MOST = 1000
+#: Limit of one try of a ping.
 TIMEOUT_SECONDS = 5.0
 #: Seconds before the second and the third try; start pings are not retried.
 PAUSES = (1.0, 3.0)
@@ -27,6 +30,7 @@ PAUSES = (1.0, 3.0)
 REST_SECONDS = 30.0
 #: Seconds that an ending process waits for its queued pings.
 FLUSH_SECONDS = 5.0
+#: Maximum characters of the body of a ping.
 MOST_BODY = 10_000
 _NAMESPACE = uuid.UUID("5f6c1d0e-8a63-4c7b-9a50-2d1c64c3b4f7")
 
@@ -64,7 +68,7 @@ class _Pinger:
             except DeliveryFailed as error:
                 if pause is None or self.ending.is_set():
                     self.resting[host] = time.monotonic() + REST_SECONDS
-                    logger.warning("A ping was not taken: %s", error)
+                    logger.warning("A ping failed and is dropped: %s", error)
                     return
             self.ending.wait(pause)
 
@@ -82,7 +86,7 @@ def ping(url: str, what: str, key: str, body: str = "") -> None:
     if alerts is None:
         return
     if refusal := find_refusal(url, alerts.hosts):
-        logger.warning("A schedule's address to ping is left alone: %s", refusal)
+        logger.warning("A ping is not sent: %s", refusal)
         return
     global _pinger
     with _lock:
@@ -94,7 +98,7 @@ def ping(url: str, what: str, key: str, body: str = "") -> None:
         request = f"{url.rstrip('/')}{what}?rid={rid}", pauses, body[:MOST_BODY].encode("utf-8", "replace")
         _pinger.waiting.put_nowait(request)
     except queue.Full:
-        logger.warning("A ping was dropped: %d wait already.", MOST)
+        logger.warning("A ping was dropped: %d others are queued.", MOST)
 
 
 def flush(seconds: float = FLUSH_SECONDS) -> None:

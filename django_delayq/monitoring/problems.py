@@ -1,6 +1,6 @@
 """What is wrong, and what is worth knowing, judged once from a snapshot. Queries nothing.
 
-Note [What counts as wrong]
+Note [Problems delay work]
 A problem keeps due points from running in time, or Redis from matching the database, for longer than seconds. A shard
 that waits for a rebuild is a problem; one that is being rebuilt is not. Failing tasks, broken schedules, pauses and
 limits have the status FINE. If the prefix belongs to another installation, only that is reported.
@@ -56,7 +56,7 @@ class Problem:
 
 
 def judge(snapshot: "Snapshot", *, max_wait: float = MAX_WAIT_SECONDS) -> list[Problem]:
-    """Return what is wrong, then what is worth knowing; see Note [What counts as wrong]. `max_wait` is in seconds."""
+    """Return what is wrong, then what is worth knowing; see Note [Problems delay work]. `max_wait` is in seconds."""
     compared, redis = snapshot.comparison, snapshot.redis
     problems = [snapshot.blind[code] for code in sorted(snapshot.blind, reverse=True)]
     for server in redis.servers if redis is not None else ():
@@ -72,7 +72,7 @@ def judge(snapshot: "Snapshot", *, max_wait: float = MAX_WAIT_SECONDS) -> list[P
 
 
 def simplify(problems: Sequence[Problem], redis: RedisView | None, *, details: bool) -> list[Problem]:
-    """Return what is wrong for a page, each cause once. Only with `details` it has the address of Redis."""
+    """Return the problems for a page, each cause once. Only with `details`, a message has the address of Redis."""
     found = [each for each in problems if each.is_wrong]
     if redis is not None and not redis.live and sum(each.code == "no_worker" for each in found) > 1:
         text = _("No worker runs, so nothing starts. Start one: manage.py delayq_worker")
@@ -214,7 +214,7 @@ def _judge_server(server: ServerView) -> Iterator[Problem]:
 
 
 def _judge_queues(redis: RedisView, snapshot: "Snapshot", max_wait: float) -> Iterator[Problem]:
-    """Yield problems of queues. A paused queue may wait for any time, because users want it so."""
+    """Yield problems of queues. An entry of a paused queue may wait for any time."""
     paused = {row.name for row in snapshot.held_back or () if row.kind == "queue" and row.is_paused()}
     for queue in redis.queues:
         yield from _judge_waiting(queue, math.inf if queue.queue in paused else max_wait)

@@ -75,7 +75,7 @@ class Snapshot:
 def take_snapshot(*, used: Mapping[str, Sequence[str]] | None = None, briefly: bool = False) -> Snapshot:
     """Take a snapshot in the caller's thread, with the limits of a web request; `used` as from `read_used`, if known.
 
-    `briefly` leaves failed jobs out, and of the last hour all but the minutes of the load.
+    `briefly` leaves out the failed jobs, and reads only the minutes of the load, not the last hour.
     """
     snapshot = Snapshot()
     used = used or snapshot.attempt(database.read_used) or {"queue": (), "task": ()}

@@ -192,13 +192,13 @@ def _replace_hash(spec: FieldSpec, item: str, match: re.Match[str], key: str) ->
 #: Pattern of an item, its field (None for any field), and why it is not understood.
 _LOOKS = (
     ("^R([^A-Z]|$)", None,
-     "is random, so that every worker would see other times. Write H: it is spread by the schedule's name."),
+     "is random, so each worker would compute other times. Write H, which depends on the schedule's name."),
     (r"\+", None, "has a +, which is not supported; {allowed} Without a * both day fields are joined by 'or'."),
     ("^-", None, "is negative; {allowed}"),
-    ("#", None, "is not understood: # stands in day-of-week, after one day, as in 5#2 or FRI#L; here {allowed}"),
+    ("#", None, "is not understood: # follows one day in day-of-week, as in 5#2 or FRI#L; here {allowed}"),
     ("^(L-[0-9]+W|LW-[0-9]+)$", DAY_OF_MONTH,
      "is not understood. Write L-{number} for that day, whatever weekday it is, or LW for the last workday."),
-    ("W$", DAY_OF_WEEK, "is not understood: W stands in day-of-month only, as in 15W; here {allowed}"),
+    ("W$", DAY_OF_WEEK, "is not understood: W is for day-of-month only, as in 15W; here {allowed}"),
     ("W", DAY_OF_MONTH, "is not understood: W follows one day, as in 15W, or LW; ranges have no nearest weekday."),
     ("^L$", DAY_OF_WEEK, "is not understood: write 5L for the last Friday of the month, or SAT for Saturday."),
 )  # fmt: skip
@@ -214,5 +214,5 @@ def _explain_refusal(spec: FieldSpec, item: str) -> str:
     if "H" in item and begin not in spec.names:
         return f"is not understood: write H, H/15, H(0-29) or H(0-29)/10; otherwise {allowed}"
     if item.endswith(("L", "W")):
-        return f"is not understood: L and W stand in the day fields only; {allowed}"
+        return f"is not understood: L and W are for the day fields only; {allowed}"
     return f"is not understood; {allowed}"

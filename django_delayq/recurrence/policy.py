@@ -188,7 +188,7 @@ class _Late:
         return last, following
 
     def skip_while(self, reason: str, sure_until: datetime, test: Callable[[datetime], bool]) -> Skip:
-        """Skip the late points that pass the test. All points that wake up to `sure_until` must pass it."""
+        """Skip the late points that pass the test. All points that wake at or before `sure_until` must pass it."""
         grace = LONGEST_DEFAULT_GRACE if self.policies.grace is None else self.policies.grace
         sure = min(sure_until, self.now - grace) - max(self.policies.jitter, ZERO) - MICROSECOND
         return self.skip(reason, *self.find_last(sure, lambda candidate: self.is_late(candidate) and test(candidate)))
@@ -238,7 +238,7 @@ class Recurring:
         return rule
 
     def get_rule_and_base(self: Any, state: Any) -> tuple[Recurrence, datetime]:
-        """Return the rule and the instant after which its points count: `chain`, Note [First missing point]."""
+        """Return the rule and the instant after which its points count: `chain`, Note [Chains have no gaps]."""
         last = None if state is None else state.last_due_at
         base = max(last or self.effective_from, self.effective_from)
         fixed_delay = self.kind == EVERY and self.every_from == FINISH

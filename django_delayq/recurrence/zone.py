@@ -19,7 +19,7 @@ _MACHINE_DEPENDENT = ("localtime", "posixrules", "posix/", "right/")
 
 #: A zone that every time zone database has.
 _EXAMPLE = "Europe/Riga"
-NO_DATA = "This machine has no time zone data, so that every time zone but UTC is unknown."
+NO_DATA = "This machine has no time zone data, so every time zone but UTC is unknown."
 INSTALL = "Install it: pip install tzdata, or the package tzdata of the system."
 
 #: Maximum jump of summer time in s (Debian cron's rule). Blocks begin this much earlier, to include its effects.

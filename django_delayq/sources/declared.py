@@ -1,12 +1,12 @@
 """Writes schedules that the code declares to the database. Redis follows as after any other save.
 
-Note [Whose field]
+Note [Code owns the fields, users own the switch]
 The code owns every field except the switch (`enabled` and its reason) and the tags, which users own. The code sets the
 switch only when it creates a schedule. A sync overwrites the other fields, and the admin makes them read-only.
 
-Note [Who syncs]
-Only `delayq_sync`, and `migrate` if SYNC_AFTER_MIGRATE is set: during a deploy old and new code run side by side, and
-schedules would change back and forth with every start of a process.
+Note [A start of a process syncs nothing]
+Only `delayq_sync` syncs, and `migrate` if SYNC_AFTER_MIGRATE is set. During a deploy old and new code run side by side:
+if each start of a process synced, schedules would change back and forth.
 """
 
 import logging
@@ -206,8 +206,8 @@ def _plan(declared: Declared, wanted: Values, keys: Collection[str], rows: Rows)
             lines.append(f"{schedule.name}: declared again")
     if named is not None and taken:
         raise ValidationError(
-            f"The name {name!r}, which {declared.module} gives to a schedule of {declared.task}, is that of another "
-            f"one, of {named.task}. Rename one of them: in the code by name='…', in the admin by hand."
+            f"A schedule of {named.task} already has the name {name!r}, which {declared.module} gives to one of "
+            f"{declared.task}. Rename one of them: in the code by name='…', or in the admin."
         )
     current = get_values(schedule)
     differs = [unit for unit in list_differing(current, wanted) if unit is not SWITCH]
@@ -241,7 +241,7 @@ def sync_after_migrate(using: str, verbosity: int = 1, stdout: Any = None, **kwa
     try:
         report = sync()
     except Exception:  # importing a task module may raise anything
-        logger.exception("The declared schedules were not synced. Correct it and run: manage.py delayq_sync")
+        logger.exception("The declared schedules were not synced. Correct the error and run: manage.py delayq_sync")
         return
     for line in report.lines if stdout is not None and verbosity else ():
         stdout.write(line)

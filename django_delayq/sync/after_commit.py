@@ -116,7 +116,7 @@ def _find_pending(connection: Any) -> _Put | None:
 def put_now(runs: Sequence[AnyRun]) -> None:
     """Put committed rows into Redis. Never raises because of Redis: a sweep puts what is missed."""
     if conf.get_config().mirror:
-        _attempt("An order or a job", lambda broker: put_runs(broker, runs), seldom=True)
+        _attempt("A requested run or a job", lambda broker: put_runs(broker, runs), seldom=True)
 
 
 def follow_after_commit(write: Callable[[Broker], object], *, using: str, what: str = "A change of a job") -> None:
@@ -151,7 +151,7 @@ def _attempt(what: str, write: Callable[[Broker], object], *, seldom: bool = Fal
     except web.RedisSkipped as error:
         logger.debug("%s is not mirrored yet: %s", what, error)
     except BrokerUnavailable as error:
-        logger.warning("%s is not mirrored yet, the workers will make up for it. %s", what, error)
+        logger.warning("%s is not mirrored yet; a worker will do it within seconds. %s", what, error)
     except OtherLayout as error:  # during a restart of the workers, see `switch.py`
         logger.info("%s is left to the sweep of the workers. %s", what, error)
     except (BrokerError, ForeignLayout) as error:

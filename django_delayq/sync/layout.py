@@ -1,18 +1,19 @@
 """Whose prefix this is, and how its index is laid out. Redis stores both; each process compares them with its own.
 
-Note [Fingerprint]
-Two databases under one prefix would run and remove each other's schedules. A database differs from its copies by its
-location and by the time at which its tables were created.
+Note [One database per prefix]
+Two databases under one prefix would run and remove each other's schedules. A database differs from others by its
+location, and from an earlier one at this location by the time of its first migration. On PostgreSQL the location is the
+identifier of the cluster and the name, so a standby that is promoted keeps the fingerprint.
 
-Note [Queues of other settings]
+Note [Settings agree on the shards of a queue]
 A process whose settings name fewer queues may use the prefix. But it mirrors schedules of every queue: with another
 number of shards, a schedule would run in two shards. So it is refused once the database has rows for that queue.
 
-Note [Releases of one layout]
+Note [Equal layouts coexist]
 Releases with the same `conf.LAYOUT` work side by side. A release that cannot work beside the former one raises it,
 and adds a migration whose name ends with `_layout_<number>`: so the database decides, even after a flush. A worker with
 a lower layout drains and does not start again; one with a higher layout waits for `migrate`. Every release must be able
-to read the database and version of a stored layout; the rest may change with the version.
+to read the fields `database` and `version` of a stored layout. Other fields may change with the version.
 """
 
 import hashlib
@@ -73,7 +74,7 @@ class Layout:
     def find_difference(self, own: "Layout") -> str:
         """Return why a process with the layout `own` cannot use an index with this one; '' if it can."""
         if self.switching:
-            return "A worker is building the index in Redis anew by another layout."
+            return "A worker is rebuilding the index in Redis with another layout."
         if self.version != own.version:
             return f"The index in Redis has the layout {self.version}, but this release has the layout {own.version}."
         for queue, count in own.shards.items():
@@ -107,7 +108,9 @@ def check_layout(broker: Broker, *, claim: bool = True) -> None:
 
 
 def check_release() -> None:
-    """Raise OutdatedRelease or PendingMigrations, if that is so. See Note [Releases of one layout]."""
+    """Raise OutdatedRelease if the database has a later layout, PendingMigrations if migrations of this release were
+    not run. See Note [Equal layouts coexist].
+    """
     using = ledger.get_database()
     applied = set(_query_migrations(using).values_list("name", flat=True))
     if not applied:  # the tables were created without migrations, as in some test suites
@@ -116,7 +119,7 @@ def check_release() -> None:
     if layout > conf.LAYOUT:
         raise OutdatedRelease(
             f"The database {using!r} has the layout {layout} of a later release, but this release has the layout "
-            f"{conf.LAYOUT}. It must not go on beside that release: install the later one."
+            f"{conf.LAYOUT}. It must not run beside the later release: install that one."
         )
     if layout < conf.LAYOUT or not _list_shipped() <= applied:
         raise PendingMigrations(
@@ -141,7 +144,7 @@ def store_layout(broker: Broker) -> None:
 
 
 def read_layout(broker: Broker, text: str | None) -> Layout:
-    """Return the layout stored as `text`. Raises ForeignLayout: see Note [Queues of other settings]."""
+    """Return the layout stored as `text`. Raises ForeignLayout: see Note [Settings agree on the shards of a queue]."""
     stored = _parse(text)
     if stored is None:
         return Layout("", conf.LAYOUT)
@@ -189,7 +192,7 @@ def _is_sound(shards: Any) -> bool:
 
 
 def read_fingerprint() -> str:
-    """Return an id of this database, which its copies do not share. See Note [Fingerprint]."""
+    """Return an id of this database, which copies elsewhere do not share. See Note [One database per prefix]."""
     using = ledger.get_database()
     key = (using, str(connections[using].settings_dict["NAME"]))
     if key not in _known:

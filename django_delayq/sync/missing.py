@@ -1,11 +1,11 @@
 """Puts committed rows into Redis that were not put there: their process died, or Redis was unavailable.
 
-Note [Above a mark]
+Note [Rows above a mark are put again]
 A row does not record whether Redis has it: that would be a second write per job. Instead, the worker with the upkeep
 lease reads the rows above a mark, by primary key, and puts those that still wait. The mark is stored in Redis, so a
 flush deletes it too: then all open rows are put.
 
-Note [Gaps]
+Note [Gaps are queried again]
 Keys do not follow the order of commits: a row may be committed minutes after greater keys were read. So keys that are
 missing below the mark are stored, and queried again for GAP_SECONDS; after that, the next full sweep finds the rows.
 SQLite has one writer at a time, so its keys follow its commits.
@@ -132,7 +132,7 @@ def _put(broker: Broker, rows: Sequence[tuple[Any, ...]]) -> int:
 
 
 def _put_from_gaps(broker: Broker, mark: Mark) -> int:
-    """Put rows that have appeared in gaps; drop gaps that are filled or old. See Note [Gaps]."""
+    """Put rows that have appeared in gaps; drop gaps that are filled or old. See Note [Gaps are queried again]."""
     count, left, now = 0, list[Gap](), int(time.time())
     for at in range(0, len(mark.gaps), RANGES):
         gaps, wanted = mark.gaps[at : at + RANGES], Q()

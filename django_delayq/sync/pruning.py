@@ -1,9 +1,9 @@
 """Schedules pruning by workers: when, for how long, and the record of the last pass. `ledger/retention.py` deletes.
 
-Note [Passes of pruning]
-The worker with the upkeep lease prunes (`worker/upkeep.py`, Note [One lease]). A pass visits all schedules. The worker
-rests after each batch for RESTS times its duration, which leaves a database with one writer to others. An interrupted
-pass is due again immediately. Concurrent passes are harmless: each skips rows that the other has locked.
+Note [The upkeep worker prunes and rests]
+The worker with the upkeep lease prunes (`worker/upkeep.py`, Note [One upkeep worker]). A pass visits all schedules. The
+worker rests after each batch for RESTS times its duration, so that others can write to SQLite in between. An
+interrupted pass is due again immediately. Concurrent passes are harmless: each skips rows that the other has locked.
 """
 
 import json

@@ -1,11 +1,11 @@
 """Computes what Redis should hold of schedules, and notes it in their states. Never connects to Redis.
 
-Note [Digest]
+Note [A digest shows an edit by SQL]
 `ScheduleState.mirrored_digest` describes what was mirrored last: `effective_from`, a checksum of the timing fields,
-and a checksum of the fields that decide where a schedule waits and when it is woken. Through Django, an edit of the
-timing moves `effective_from`, and every edit sets a generation that is not mirrored yet; SQL does neither. So an edit
-past Django has changed the first checksum without `effective_from`, or the second one of a row that looks mirrored.
-SQL that also moves `effective_from` or the generation counts as an edit through Django.
+and a checksum of the fields that decide where a schedule waits and when it wakes. Through Django, an edit of the timing
+moves `effective_from`, and each edit sets a generation that is not mirrored yet. SQL does neither. So SQL has edited a
+row in two cases: the first checksum differs, but `effective_from` does not; or the second checksum differs, but the
+row counts as mirrored. SQL that also moves `effective_from` or the generation counts as an edit through Django.
 """
 
 from collections.abc import Collection, Mapping
@@ -182,7 +182,7 @@ class _Notes:
         return point, undecided
 
     def write(self, locked: set[int]) -> set[int]:
-        """Write the states, send signals; return all locked keys. See `models/primary.py`, Note [Order of locks]."""
+        """Write the states, send signals; return all locked keys. See Note [Schedules are locked first]."""
         pks = [state.schedule_id for state in (*self.changed, *self.mirrored) if state.schedule_id not in locked]
         if pks:
             using = ledger.get_database()

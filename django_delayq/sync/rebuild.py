@@ -3,7 +3,7 @@
 Note [What was mirrored goes back as it was]
 After a flush, `next_due_at`, written with the last outcome, is the first missing point of nearly every schedule. Such
 entries are restored from the columns, without computing a point: this determines how long a rebuild takes. Other
-schedules are computed as in a sweep. What SQL or new time zone data has changed, the next full sweep or claim finds.
+schedules are computed as in a sweep. The next full sweep or claim finds changes by SQL or by new time zone data.
 
 Note [One worker rebuilds]
 The worker that sets the mark `building:<id>` in place of a missing epoch rebuilds that shard, and all flushed shards.

@@ -70,7 +70,7 @@ def put_back(broker: Broker, runs: Sequence[AnyRun], *, dry_run: bool = False) -
 
 
 def close_abandoned(broker: Broker, *, dry_run: bool = False) -> list[str]:
-    """Close open rows of chains without a member whose schedule was deleted or disabled; return one line for each."""
+    """Close open rows of chains whose schedule was deleted or disabled and has no member; return one line for each."""
     runs = ledger.load_abandoned()
     views = broker.read_views([(chain.format_member(run.schedule_id or 0), run.queue) for run in runs])
     lost = [run for run, view in zip(runs, views, strict=True) if view.score_ms is None]

@@ -3,7 +3,7 @@
 Note [When a full sweep is due]
 The next sweep is due if the record of the last one is older than FULL_SECONDS or missing, or if the server's run id has
 changed since that sweep began: the server was restarted or replaced, perhaps with older data. So it also finds what was
-missed while no worker ran. The worker with the upkeep lease sweeps (`worker/upkeep.py`, Note [One lease]).
+missed while no worker ran. The worker with the upkeep lease sweeps (`worker/upkeep.py`, Note [One upkeep worker]).
 """
 
 import json
@@ -111,12 +111,12 @@ def sweep_pages(broker: Broker, *, dry_run: bool = False) -> Iterator[tuple[int,
 
 
 def remove_ghosts(broker: Broker, shard: Shard, *, dry_run: bool = False) -> Iterator[list[str]]:
-    """Remove members without a row, and remains of lost ones, not incomplete entries; yield lines page by page."""
+    """Remove members without a row, and the remains of lost members; keep incomplete entries. Yield lines by page."""
     for page in broker.scan(shard):
         ghosts = _find_ghosts(broker, shard, page)
         if ghosts and not dry_run:
             broker.remove(shard, [(member, EXACT, "") for member in ghosts], gone=True)  # live leases stay
-        yield [f"{member!r} in {shard}: removed, nothing in the database stands behind it" for member in ghosts]
+        yield [f"{member!r} in {shard}: removed, the database has no row for it" for member in ghosts]
 
 
 def _find_ghosts(broker: Broker, shard: Shard, page: set[str]) -> list[str]:

@@ -143,7 +143,7 @@ class Bench:
             self.trip.show([held])
         with as_committed():
             concluded = copy_context().run(execute, held, self.timeouts, self.index.config.max_result_bytes)
-        if not concluded:  # but by the watching thread, which reports it
+        if not concluded:  # the watching thread has concluded it, and reports it
             self._given_up.get()
         if self.clock.now_ms <= began_ms:
             self._record([held])

@@ -1,10 +1,10 @@
 """A clock that stands still until it is moved. Independent of schedules and jobs.
 
 Note [Only Django's time and this package are frozen]
-Frozen are `django.utils.timezone.now()`, however it was imported, what Django derives from it (`localtime()`,
-`auto_now`, sessions, but not signatures), and every module of this package. Python's own `datetime.now()` and
+These are frozen: `django.utils.timezone.now()`, however it was imported; what Django derives from it (`localtime()`,
+`auto_now`, sessions, but not signatures); and every module of this package. Python's own `datetime.now()` and
 `time.time()` and the database's `Now()` are not: use time-machine or freezegun for these, and `FrozenClock.followers`
-to move their clock. The monotonic clock never changes, because timeouts use it.
+to move their clock. The monotonic clock is not frozen, because timeouts use it.
 """
 
 import sys

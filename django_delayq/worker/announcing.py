@@ -1,6 +1,6 @@
 """Hooks of the trip: `begin` before a call, `end` after it, `announce` after the record. None changes an outcome.
 
-Note [Django's contract for backends]
+Note [Receivers are called after the record]
 Django documents: `task_started` is sent before the call; `task_finished` after the last attempt and, if that failed,
 inside the exception's handler; a return value that is not JSON fails the task. Receivers other than Django's own,
 which only logs, are called once the outcome is recorded.

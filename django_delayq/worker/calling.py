@@ -1,6 +1,6 @@
 """Calls the task of an entry, or hands it over, and fills in the outcome. Writes nothing to the database or Redis.
 
-Note [Accepted]
+Note [Accepted means succeeded]
 A point succeeds once the backend's `enqueue` returns, unless the result has already failed, as ImmediateBackend's can.
 A crash before the record hands the point over again; the reverse sequence would lose it.
 
@@ -81,7 +81,7 @@ def perform(
     if held.conclude():
         held.seconds = seconds
         return ended
-    logger.warning("%s ended after %.1f s, when its outcome was recorded already.", held.title, seconds)
+    logger.warning("%s ended after %.1f s; its outcome had been recorded before.", held.title, seconds)
     timeouts.forget()
     return None
 
@@ -319,7 +319,7 @@ def build_context(held: Lease, task: AnyTask, result: AnyResult | None) -> Execu
 
 
 def hand_over(task: AnyTask, schedule: Any) -> dict[str, str | None]:
-    """Enqueue the task on the schedule's backend; return its alias and the result id. See Note [Accepted].
+    """Enqueue the task on the schedule's backend; return its alias and the result id. Note [Accepted means succeeded].
 
     After HandoverRefused and InvalidArguments nothing was enqueued; after other exceptions it may have been.
     """

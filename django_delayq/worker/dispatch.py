@@ -1,6 +1,6 @@
 """Moves claimed entries to the slots, to the recorder or back to Redis, as the verdicts say.
 
-Note [Held back]
+Note [Pauses and limits are rows]
 Pauses and limits are rows (`models/control.py`), so a flush of Redis does not remove them. While the database does not
 answer, the last known ones apply. A task is known only after the claim, so entries of a paused task are handed back
 for TASK_MS, repeatedly; to hold back many, pause their queue. The claiming script enforces the limit.
@@ -41,7 +41,7 @@ TASK_MS = 5_000
 
 
 class Controls:
-    """See Note [Held back]."""
+    """See Note [Pauses and limits are rows]."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -61,7 +61,7 @@ class Controls:
             found = ledger.read_held_back()
         except Error as error:
             if self._backoff.note_failure(now):
-                text = "What people have paused or limited cannot be read. What was known last holds: %s"
+                text = "Pauses and limits cannot be read; the last known ones apply. %s"
                 logger.warning(text, str(error).strip())
             connections.close_all()
             return False
@@ -84,7 +84,7 @@ class Controls:
         return most and max(1, most // self._config.get_shard_count(shard.queue))
 
 
-#: Delay in ms before an entry comes due again if this worker does not know its task, the first and the longest one.
+#: First and longest delay in ms before an entry whose task this worker does not know comes due again.
 UNKNOWN_TASK_FIRST_MS, UNKNOWN_TASK_MOST_MS = 1_000, 600_000
 
 
@@ -150,7 +150,7 @@ class Dispatcher:
         """Return the suspects to start at once. A take-over waits for a free slot: only executions are counted."""
         at_once: list[Lease] = []
         for held in suspects:
-            if self.isolation.is_suspect(held):  # see `suspects.py`, Note [Alone]
+            if self.isolation.is_suspect(held):  # see `suspects.py`, Note [Suspects run alone]
                 self.isolation.add(held)
             elif held.take_overs:
                 self._taken_over.append(held)

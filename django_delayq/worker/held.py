@@ -240,7 +240,7 @@ class Verdicts:
     error: Error | None = None
 
     def hold_back(self, groups: Iterable[list[Lease]], concerns: Callable[[Lease], bool], delay_ms: int) -> None:
-        """Hand back the entries of these lists that this concerns, whatever was decided before."""
+        """Hand back the entries of these lists for which `concerns` is True, whatever was decided before."""
         for group in groups:
             self.back |= dict.fromkeys(filter(concerns, group), delay_ms)
             group[:] = [held for held in group if not concerns(held)]
@@ -249,9 +249,9 @@ class Verdicts:
 class LeaseKeeper:
     """Holds the claimed entries, and renews all leases in one thread, whether their entries run or wait.
 
-    Note [Self-fence]
-    Entries past their deadline count as lost, whatever Redis says. It counts from when the request was *sent*, so it is
-    never later than the end of the lease. A process that was stopped for too long finds all deadlines passed.
+    Note [Leases end at the deadline]
+    Entries past their deadline count as lost, whatever Redis says. A deadline counts from when the request was *sent*,
+    so it is never later than the end of the lease. After a long stop of its process, a worker finds all of them passed.
     """
 
     def __init__(

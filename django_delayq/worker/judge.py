@@ -3,8 +3,9 @@
 Note [Read after the claim]
 Rule R1. Definitions, states and open rows are read *after* the claim: Redis may differ after a save or a loss.
 
-Note [Read under the lease]
-A read that ends after the lease could show, and then close, the running row of the worker that took over.
+Note [Reads after the end of a lease do not count]
+Rows that were read after the lease had ended are not used: they may include the `running` row of the worker that took
+over, and this worker would close it.
 
 Note [Only the first missing point runs]
 Rule R2. A point that was already decided, that no definition ever had, or that follows a missing point is not executed:
@@ -15,15 +16,15 @@ Rule R9. If points are skipped and a later one runs instead, the same claim runs
 behind all older ones and be missed again. One transaction writes the skipped stretches and the row of that point. A
 worker that takes over repeats the decision as of the last claim, and finds the point that may have been begun.
 
-Note [Left by an edit]
+Note [A point due at an edit runs once]
 Rule R8. A point that was due before an edit still runs once; after a pause it is skipped(paused). The other undecided
 points, if `ScheduleState.next_due_at` shows any, become one stretch skipped(edited) of unknown length.
 
-Note [Take-over]
+Note [Take-overs write first]
 Rule R2b. After a lapsed lease, or if a row exists, another worker may still record the point. So the row is set to
 `running` under this worker's fence, by compare-and-set against the values read under the lease, before the call.
 
-Note [Shown while it runs]
+Note [Long executions are shown]
 An execution gets an uncounted `running` row after `running_after_seconds`. If another worker has decided concurrently,
 or the database fails, the task continues; the write of its outcome detects the conflict.
 """
@@ -68,7 +69,7 @@ def judge(entries: Sequence[Lease], broker: Broker) -> Verdicts:
     for held, item in here:
         held.generation, held.beside = held.entry.generation or 0, []
         try:
-            if held.is_lapsed():  # checked after the read: see Note [Read under the lease]
+            if held.is_lapsed():  # checked after the read: see Note [Reads after the end of a lease do not count]
                 verdicts.gone.append(held)
             elif item is None:
                 logger.warning("Dropped %r from %s: it does not belong there.", held.member, held.shard)
@@ -127,7 +128,7 @@ def _judge_job(held: Lease, run: RunRow, verdicts: Verdicts) -> None:
         return
     run.claimed_at, run.fence = run.claimed_at or held.claimed_at, held.fence
     begun = held.entry.lapsed or run.status != Status.QUEUED
-    # A key that is held until the start is released before the start: see `ledger/jobs.py`, Note [Unique keys].
+    # A key that is held until the start is released before it: see `ledger/jobs.py`, Note [Key holders are locked].
     keyed = run.unique_key is not None and not is_key_kept(run)
     _prepare(held, task, call.timeout)
     if held.entry.lapsed and run.status == Status.QUEUED and not keyed:  # its first execution has no row
@@ -204,7 +205,7 @@ def _judge_disabled(
 def _skip_left_by_edit(
     held: Lease, schedule: ScheduleRow, owed: datetime | None, verdicts: Verdicts, reason: str = "edited"
 ) -> None:
-    """Record the points that an edit left undecided as one stretch. See Note [Left by an edit]."""
+    """Record the points that an edit left undecided as one stretch. See Note [A point due at an edit runs once]."""
     point, edited = held.point, schedule.effective_from
     first = point + timedelta(milliseconds=1) if point <= edited else owed
     if first is None or first > edited:
@@ -267,7 +268,7 @@ def _decide_at(now: datetime, held: Lease, schedule: ScheduleRow) -> tuple[list[
 def _judge_again(held: Lease, verdicts: Verdicts) -> None:
     """Judge a retry, or a point whose last holder may have died: run it if it is within the catch-up window."""
     run, schedule = held.outcome.run, held.outcome.schedule
-    assert schedule is not None  # noqa: S101 - it is no job
+    assert schedule is not None  # noqa: S101 - it is not a job
     if is_too_old(run.due_at, held.claimed_at, schedule.policies):
         held.close(run, Status.FAILED if run.status == Status.RETRYING else Status.LOST, "catch_up_window")
         verdicts.decided.append(held)
@@ -293,7 +294,7 @@ _RESTORED = (
 
 
 def take_over(held: Lease, *, poison: bool) -> None:
-    """Fill in the row as running under this lease, or as lost(poison). See Note [Take-over]."""
+    """Fill in the row as running under this lease, or as lost(poison). See Note [Take-overs write first]."""
     run = held.outcome.run
     held.before = {name: getattr(run, name) for name in _RESTORED}
     if not run.pk:  # written for an earlier worker, of which only the claim time is known
@@ -344,7 +345,7 @@ def show(batch: Sequence[Lease], announce: Announce) -> list[Lease] | None:
 
 
 def _build_running(held: Lease, outcome: Outcome) -> Outcome:
-    """Return a running row as a copy: the task's thread fills in the original. See Note [Shown while it runs]."""
+    """Return a running row as a copy: the task's thread fills in the original. See Note [Long executions are shown]."""
     run = copy.copy(outcome.run)
     run.status, run.attempt, run.started_at = Status.RUNNING, 0, run.started_at or held.claimed_at
     run.reason, run.error, run.result, run.finished_at, run.expires_at = "", "", None, None, None

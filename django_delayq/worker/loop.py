@@ -1,6 +1,6 @@
 """The worker's loop: claims due entries, has them judged, executed and recorded, and sleeps until the next point.
 
-Note [Rounds]
+Note [Each activity is a round]
 Each repeated activity is a `run_round()`, which its thread only calls, so that a test can run rounds in any sequence.
 """
 
@@ -151,7 +151,7 @@ class Worker:
         except Exception:  # an unexpected error must not end the worker
             if self.options.burst:
                 raise
-            logger.exception("Something unforeseen; going on.")
+            logger.exception("An unexpected error. The worker continues.")
             return 1.0
 
     def _wait(self, seconds: float) -> None:

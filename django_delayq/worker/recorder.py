@@ -1,15 +1,16 @@
 """Writes outcomes to the database, then settles them in Redis. Keeps the outcomes that a failing server did not take.
 
-Note [Kept while locked]
+Note [Locked outcomes are kept]
 Outcomes of locked rows (`ledger/locks.py`, Note [Locked rows are skipped]) stay here under renewed leases. Each is
 retried after as long as it has waited, at most a second. Once a whole batch waits, nothing more is claimed.
 
-Note [Whose fault]
-A constraint, a trigger or a missing partition refuses every row with the same IntegrityError or DataError as a bad row.
-So a refused batch is written row by row, and a row is at fault only if it is refused again after other rows of its sort
-(`Lease.sort`) were taken. It is discarded and comes due again when its lease ends. Others stay here: a discarded row of
-a succeeded run would be executed again and end as lost(poison). After each pause one row is retried, and all rows of a
-sort once one was taken. A sequence behind its table, or a missing partition, never proves a row at fault.
+Note [Fault needs evidence]
+A constraint, a trigger or a missing partition refuses every row, with the same IntegrityError or DataError as one bad
+row. So a refused batch is written row by row. A row is at fault if the database has taken other rows of its sort
+(`Lease.sort`) since its first refusal, and then refuses it again. A row at fault is discarded: its entry comes due
+again when its lease ends. All other refused rows stay here, because a discarded outcome is executed again, and after
+some take-overs is lost(poison). After each pause one row is retried; once a row of a sort is taken, all of that sort
+are retried. A sequence behind its table and a missing partition never prove a row at fault.
 """
 
 import logging
@@ -34,6 +35,7 @@ logger = logging.getLogger("django_delayq.worker")
 FIRST_SECONDS, MOST_SECONDS = 0.05, 1.0
 #: Seconds after which the log reports a locked row.
 REPORT_SECONDS = 1.0
+#: Maximum entries that a log line names.
 NAMED = 5
 #: Seconds between two writes of counts, and after a failure.
 EVERY_SECONDS, AGAIN_SECONDS = 1.0, 10.0
@@ -41,7 +43,7 @@ UNIQUE_VIOLATION, CHECK_VIOLATION = "23505", "23514"  # SQLSTATE
 
 
 def is_passing(error: Exception) -> bool:
-    """Return whether this error never proves a row at fault, even if others are taken. See Note [Whose fault]."""
+    """Return whether this error never proves a row at fault, whatever is taken. See Note [Fault needs evidence]."""
     cause = error.__cause__
     diagnostics = getattr(cause, "diag", None)
     constraint = getattr(diagnostics, "constraint_name", None) or ""
@@ -104,7 +106,7 @@ class Refusals:
                 self._backoff.until = 0.0
         if not self.rows:
             self.reported = False
-            logger.info("All outcomes are taken again.")
+            logger.info("The database takes all outcomes again.")
 
     def _has_evidence(self, held: Lease) -> bool:
         return held.refused is not None and held.refused < self._taken[held.sort]
@@ -188,7 +190,7 @@ class Recorder:
             self.trip.untold.popleft()()
 
     def _record(self, singly: int) -> None:
-        """Write batches from the head of the list, its first `singly` entries one by one. See Note [Whose fault]."""
+        """Write batches from the head, the first `singly` entries one by one. See Note [Fault needs evidence]."""
         items = self._unrecorded
         while items:
             batch = items[: 1 if singly else self.size]
@@ -221,7 +223,7 @@ class Recorder:
         self.trip.counted.add((of_kind, held.shard.queue, str(labels.get("task", ""))), DISCARDED)
 
     def _keep(self, items: Sequence[Lease]) -> None:
-        """Keep entries whose rows are locked, and log those that have waited long. See Note [Kept while locked]."""
+        """Keep entries whose rows are locked; log those that have waited long. See Note [Locked outcomes are kept]."""
         now = time.monotonic()
         for item in items:
             item.locked_at = item.locked_at or now
@@ -231,7 +233,7 @@ class Recorder:
             item.reported = True
         if late:
             titles = ", ".join(item.title for item in late[:NAMED]) + (", ..." if len(late) > NAMED else "")
-            logger.warning("Locked by another transaction, and tried again: %s. The others go on.", titles)
+            logger.warning("Other transactions have locked the rows of %s. Their outcomes are tried again.", titles)
         if len(self.locked) >= self.size and not self.full:
             self.full = True
             logger.error("Nothing more is claimed: %d outcomes wait for locked rows.", len(self.locked))

@@ -58,7 +58,7 @@ class Showing:
             requests = ledger.read_stop_requests(named)
         except Error as error:
             if self._backoff.note_failure(time.monotonic()):
-                logger.warning("It cannot be read what is to be stopped: %s", str(error).strip())
+                logger.warning("Requests to stop runs cannot be read: %s", str(error).strip())
             connections.close_all()
             return
         self._backoff.note_success()

@@ -2,13 +2,14 @@
 
 Note [Each execution has its own context]
 Each execution, with the receivers of its signals, runs in a copy of its thread's empty context, so that language and
-context variables do not outlast it. Caches and task backends are kept there too, so each thread makes them first.
+context variables do not outlast it. Caches and task backends are in the context too, so each thread creates them once,
+before its first execution.
 
-Note [Left open]
+Note [Busy connections are replaced]
 A connection that a task leaves closed or in an open transaction would affect the thread's next task. Django's
 `close_old_connections` does not detect this, so a connection that is not idle after a task is replaced.
 
-Note [After the record]
+Note [Receivers run after the record, in the task's thread]
 Span processors and, once the outcome is settled, receivers of end signals run in the thread that executed the task. It
 counts as idle but takes no entry until they return. After RECORD_SECONDS without a record the loop calls receivers.
 """
@@ -45,7 +46,7 @@ RECORD_SECONDS = 1.0
 class Slots:
     """A fixed number of threads with one inbox. `report` is called in a slot's thread with each finished entry.
 
-    Note [Claim ahead]
+    Note [Slots claim ahead]
     A slot idles while it waits for the next claim. So as many entries may be claimed ahead as will start within
     AHEAD_SECONDS by the measured mean. If no task ends for that long, unstarted entries are handed back.
     """
@@ -112,11 +113,11 @@ class Slots:
         return [item for item in self._begun if item is not None]
 
     def is_stalled(self) -> bool:
-        """Return True if all slots are busy and no task ended recently. See Note [Claim ahead]."""
+        """Return True if all slots are busy and no task ended recently. See Note [Slots claim ahead]."""
         return self.busy >= self.threads and time.monotonic() - self._last_end >= AHEAD_SECONDS
 
     def get_capacity(self) -> int:
-        """Return how many entries to claim now. See Note [Claim ahead]."""
+        """Return how many entries to claim now. See Note [Slots claim ahead]."""
         room = self.threads
         if self._mean is not None and time.monotonic() - self._last_end < AHEAD_SECONDS:
             room = max(room, int(self.threads * AHEAD_SECONDS / max(self._mean, 1e-6)))
@@ -173,7 +174,7 @@ class Slots:
         finally:
             tidy_connections()
 
-    def _call_receivers(self, held: Lease) -> None:  # see Note [After the record]
+    def _call_receivers(self, held: Lease) -> None:  # see Note [Receivers run after the record, in the task's thread]
         spans.finish(held)
         if held.awaited is None:
             return
@@ -192,7 +193,7 @@ class Slots:
 
 
 def tidy_connections() -> None:
-    """Close each connection of this thread that is left open or too old for Django. See Note [Left open]."""
+    """Close connections of this thread that are left open or too old. See Note [Busy connections are replaced]."""
     for connection in connections.all(initialized_only=True):
         if not _is_left_open(connection):
             with suppress(Exception):

@@ -9,7 +9,7 @@ from ..text import format_iso
 from .held import Lease
 
 PROCESS = "process"
-#: See `tracing.py`, Note [A tracer that fails]. No `TaskTimeout` can arrive here: no task is being called.
+#: See `tracing.py`, Note [Work continues without a tracer]. No `TaskTimeout` can arrive here: no task is being called.
 TRACER = Guard("OpenTelemetry's tracer", BaseException)
 
 
@@ -25,7 +25,7 @@ def _begin(held: Lease) -> Any:
     from opentelemetry import trace
 
     run, labels = held.outcome.run, held.labels
-    carried = (run.options or {}).get("trace")  # see `tracing.py`, Note [Parent]
+    carried = (run.options or {}).get("trace")  # see `tracing.py`, Note [Each due point begins a trace]
     with tracing.quiet():
         context = tracing.read_context(carried if isinstance(carried, dict) else {})
     creator = trace.get_current_span(context).get_span_context()

@@ -1,6 +1,6 @@
 """Which suspects run alone in this process, and when (rule R6). Starts nothing and hands nothing back itself.
 
-Note [Alone]
+Note [Suspects run alone]
 A task that kills its process also kills the tasks beside it, and afterwards all of them look alike. So take-overs are
 counted in the `running` row, when an execution really begins. The first one runs normally, because most processes die
 of a deploy or with their machine. From the second one on an entry runs alone: the process stops claiming, hands back
@@ -18,6 +18,7 @@ from .recorder import Recorder
 ALONE_FROM = 2
 #: Seconds that a suspect waits for other tasks of this process before it is handed back.
 ALONE_WITHIN_SECONDS = 10.0
+#: Delay of a suspect that is handed back after ALONE_WITHIN_SECONDS.
 REFUSED_MS = 60_000
 
 

@@ -1,6 +1,6 @@
 """Ends executions that exceed their timeout: first by an exception, then without the task's cooperation.
 
-Note [Soft and hard timeouts]
+Note [A hard timeout follows each soft one]
 Soft: after the schedule's `timeout`, `TaskTimeout` is raised in the task's thread, between two steps of Python code. An
 `async def` task is cancelled by its event loop instead. Hard: a task that has not ended `timeout_grace_seconds` later
 cannot be stopped; its outcome is recorded without it, and the process ends, because the thread is lost. The first of

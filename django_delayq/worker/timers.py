@@ -1,6 +1,6 @@
 """When to claim from each shard: at the due times of known heads, and at regular looks in case a hint was lost.
 
-Every worker claims from every shard. The more workers live, the less often each one looks, at random times.
+Every worker claims from every shard. The more live workers there are, the less often each one looks, at random times.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ..index import Broker, Shard
 
-#: Seconds between two queries of live workers and the server's clock; short at first, as a fleet starts at once.
+#: Seconds between two queries of live workers and the server's clock; short at first, while other workers start too.
 WORKERS_FIRST_SECONDS, WORKERS_SECONDS = 2.0, 60.0
 #: Age of the last heartbeat of a dead worker, in seconds.
 DEAD_AFTER_SECONDS = 75.0

@@ -1,6 +1,6 @@
 """The steps of an entry, batch by batch: claim, renew, judge, begin, record, settle. In the loop's thread unless noted.
 
-Note [Ledger first]
+Note [Ledger before Redis]
 Rule R3. An outcome is written to the ledger first; Redis is settled only for outcomes that the ledger took. A crash in
 between repeats a wake-up, which finds the point decided; the reverse sequence would lose the outcome. A worker that
 loses the compare-and-set does not change Redis, because another worker may have the lease.
@@ -123,7 +123,7 @@ class Trip:
             self.untold.append(call)
 
     def record(self, batch: Sequence[Lease]) -> Verdicts:
-        """Write all outcomes or, after a database error, none; sort the entries. See Note [Ledger first]."""
+        """Write all outcomes or, after a database error, none; sort the entries. See Note [Ledger before Redis]."""
         entries: list[tuple[int, Outcome, Lease | None]] = []
         for number, held in enumerate(batch):
             entries.append((number, held.outcome, held))
@@ -172,7 +172,7 @@ class Trip:
                 verdicts.settle.append(held.go_to(outcome.next_point, schedule))
 
     def _leave_lost(self, held: Lease, verdicts: Verdicts) -> None:
-        """Leave a point that another worker decided to its lease. See Note [Ledger first]."""
+        """Let the lease run out, because another worker decided the point. See Note [Ledger before Redis]."""
         logger.warning("%s was decided by another worker.", held.title)
         verdicts.gone.append(held)
 

@@ -1,6 +1,6 @@
 """A worker's chores beside its runs: check the prefix, rebuild after a flush, sweep, send heartbeats, receive hints.
 
-Note [One lease]
+Note [One upkeep worker]
 One worker at a time does the work that several would only repeat: full sweeps, rebuilds, pruning, sums of minutes,
 alert checks. Without the lease it stops after the current page. A worker that finds a shard flushed seizes the lease
 and rebuilds (`sync/rebuild.py`, Note [One worker rebuilds]). The lease only saves work; a chore done twice is harmless.
@@ -34,11 +34,13 @@ from .trouble import Backoff, forget_frames, repair
 
 logger = logging.getLogger("django_delayq.worker")
 
+#: Mean time between two delta sweeps of a worker.
 DELTA_SECONDS = 2.0
 #: Seconds between heartbeats, and between the lease holder's checks whether a full sweep or pruning is due.
 HEARTBEAT_SECONDS = 30.0
 #: Seconds between renewals of the lease, and between roll-ups of the counters, both by its holder.
 RENEW_SECONDS, MINUTE_SECONDS = 7.0, 60.0
+#: One wait for hints, after which the thread checks whether it must end.
 HINT_TIMEOUT_SECONDS = 1.0
 #: Seconds between two checks of the conditions that a worker waits for at its start.
 WAIT_SECONDS = 1.0
@@ -66,7 +68,7 @@ class Upkeep:
         self._threads: list[threading.Thread] = []
         self._due = dict.fromkeys(("delta", "beat", "lease"), 0.0)  # monotonic seconds
         self._due |= dict.fromkeys(("build", "look", "minutes"), math.inf)  # the last two: for the lease holder
-        #: Whether this worker holds the upkeep lease, as far as it knows. See Note [One lease].
+        #: Whether this worker holds the upkeep lease, as far as it knows. See Note [One upkeep worker].
         self.holds = False
         self._started = round(time.time())
         self._logged: set[str] = set()
@@ -188,12 +190,12 @@ class Upkeep:
             self._due["beat"] = 0.0  # the alert check or the full sweep may have failed
             first = self._backoff.note_failure(time.monotonic())
             if not isinstance(error, BrokerError | DatabaseError):
-                logger.exception("The mirror could not be swept")
+                logger.exception("Redis could not be synced")
                 return True
             forget_frames(error)
             connections.close_all()
             if first:
-                logger.warning("The mirror could not be swept: %s", str(error).strip())
+                logger.warning("Redis could not be synced: %s", str(error).strip())
         return True
 
     def _run_round(self) -> None:
@@ -220,7 +222,7 @@ class Upkeep:
     def _do_long_chores(self) -> None:
         report = sync.sweep_if_due(self.broker, go_on=self._continue_sweep)
         for line in report.lines[:20] if report else ():
-            logger.info("Mirror mended: %s", line)
+            logger.info("Full sweep: %s", line)
         self._prune()
 
     def _build(self) -> None:
@@ -281,7 +283,7 @@ class Upkeep:
     def _roll_up_minutes(self) -> None:
         self._due["minutes"] = time.monotonic() + MINUTE_SECONDS
         now_ms = self.broker.read_now_ms()
-        self._do_safely("What was counted could not be moved", lambda: minutes.roll_up(self.broker, now_ms))
+        self._do_safely("Counts could not be moved to the database", lambda: minutes.roll_up(self.broker, now_ms))
         load = minutes.read_load(self.broker)
         if load.overloaded:
             logger.warning(minutes.OVERLOAD, load.values)
@@ -297,7 +299,7 @@ class Upkeep:
         if wanted is None:
             self._due["look"] = math.inf
             return
-        report = self._do_safely("What is wrong could not be looked for", alerts.look_now)
+        report = self._do_safely("Alerts could not be checked", alerts.look_now)
         self._due["look"] = time.monotonic() + (DELTA_SECONDS if report is None else wanted.every)
 
     def _do_small_chores(self) -> None:

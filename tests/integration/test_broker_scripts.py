@@ -27,7 +27,7 @@ def test_claim_leases_the_oldest_due_members_up_to_the_limit_and_moves_their_sco
     }
 
 
-# -- lanes and turns: see Note [Lanes] in `lua/_prelude.lua`
+# -- lanes and turns: see Note [Two lanes per claim] in `lua/_prelude.lua`
 
 
 def test_points_and_jobs_share_a_claim_by_halves(shard):

@@ -329,7 +329,7 @@ def test_a_drain_hands_back_what_did_not_start_at_once(broker):
 
 
 def test_what_waits_behind_stalled_slots_is_handed_back(broker):
-    """Note [Claim ahead]: more was claimed than the slots turned out to start."""
+    """Note [Slots claim ahead]: more was claimed than the slots turned out to start."""
     row = schedule()
     make_due(broker, row)
     worker = idle_worker()
@@ -406,7 +406,7 @@ def test_handing_back_what_did_not_start_counts_no_reclaim(broker):
     assert (run.reclaims, run.status != "lost") == (0, True)
 
 
-# Note [Self-fence]
+# Note [Leases end at the deadline]
 
 
 def test_what_lost_its_lease_while_it_waited_for_a_slot_is_not_started(broker):

@@ -1,4 +1,4 @@
-"""What a recorder does with what the database refuses: `worker/recorder.py`, Note [Whose fault]."""
+"""What a recorder does with what the database refuses: `worker/recorder.py`, Note [Fault needs evidence]."""
 
 import logging
 import math

@@ -147,7 +147,7 @@ class Holders:
         values = (None if value is None else plain(value) for value in pipeline.execute())
         return dict(zip((*SCORED, *HASHES), values, strict=True))
 
-    # -- turns: see Note [Lanes] in index/lua/_prelude.lua
+    # -- turns: see Note [Two lanes per claim] in index/lua/_prelude.lua
 
     def _read_turns(self, place):
         """Return what is due of each lane, as (turn, member)."""

@@ -1,4 +1,4 @@
-"""A real worker without its threads: a history calls its rounds (`worker/loop.py`, Note [Rounds]), in any order.
+"""A real worker without threads; a history calls its rounds in any order: Note [Each activity is a round].
 
 What is known of the worker's inside stands here and nowhere else in this folder: its rounds, its broker, and what it
 hands to `Hand`.

@@ -1,9 +1,10 @@
 """Starts a command in a process, passes on its output, and ends it.
 
-Note [The guard]
+Note [A guard ends the command]
 The worker starts `guard.py`, which starts the command in a process group of its own and holds the reading end of a pipe
-of the worker. When the worker writes to the pipe, closes it or dies, the guard ends the group, by SIGTERM and, after a
-grace, by SIGKILL. It does not reach daemons that leave the group, nor the command if the guard itself is killed.
+of the worker. On the worker's order, or when the worker closes the pipe or dies, the guard ends the group: by SIGTERM
+and, after a grace, by SIGKILL. Other orders send a signal to the command (`guard.py`). The guard does not reach daemons
+that leave the group. If the guard itself is killed, the command continues.
 """
 
 import os
@@ -22,7 +23,7 @@ from typing import Any
 from ... import conf
 from ...exceptions import DelayQError
 
-#: Maximum seconds of a wait: exceptions of timeouts arrive between two steps of Python.
+#: Maximum seconds of one wait, because the exception of a timeout arrives only between two steps of Python.
 POLL_SECONDS = 0.1
 #: Seconds between SIGTERM and SIGKILL; at most half of `timeout_grace_seconds`, after which the thread is abandoned.
 GRACE_SECONDS = 5.0
@@ -58,7 +59,7 @@ class CommandFailed(DelayQError):
 def note_last(error: BaseException, last: Iterable[str]) -> None:
     """Add the last lines that a process wrote to stderr to an exception."""
     if lines := [line for line in last if line.strip()]:
-        error.add_note("The last that it wrote to stderr:\n" + "\n".join(lines))
+        error.add_note("The last lines of its stderr:\n" + "\n".join(lines))
 
 
 def run(words: Sequence[str]) -> None:
@@ -140,7 +141,7 @@ class Process:
             self._guard.stdin.write(order)
 
     def end(self) -> None:
-        """End it, if necessary, and pass on the rest of its output. See Note [The guard]."""
+        """End it, if necessary, and pass on the rest of its output. See Note [A guard ends the command]."""
         try:
             if not self.ended:
                 self.send_order(b"x")  # closing it is not enough: a process forked by another task may have it too

@@ -1,10 +1,10 @@
 """Runs a program in a process group of its own, and ends the group on order or when its worker is gone.
 
-Uses the standard library only, started with -I -S; see `child.py`, Note [The guard]. Arguments: the worker's process
-id, bytes of memory (0: no limit), seconds of grace, the command line. Standard input is the worker's pipe; one byte is
-an order: t reports a timeout to the program (SIGUSR1), c a cancellation (SIGUSR2), k kills the group; any other byte,
-or the end of the pipe, ends it. The exit status is the program's, or 128 + the number of the signal that ended it, as
-in a shell.
+Uses the standard library only, started with -I -S; see `child.py`, Note [A guard ends the command]. Arguments: the
+worker's process id, bytes of memory (0: no limit), seconds of grace, the command line. Standard input is the worker's
+pipe; one byte is an order: t reports a timeout to the program (SIGUSR1), c a cancellation (SIGUSR2), k kills the group;
+any other byte, or the end of the pipe, ends it. The exit status is the program's, or 128 + the number of the signal
+that ended it, as in a shell.
 """
 
 import os

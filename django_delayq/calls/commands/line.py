@@ -105,7 +105,7 @@ def _check(name: str, parser: CommandParser, words: Sequence[str]) -> None:
     try:
         found = vars(parser.parse_args(list(words)))
     except SystemExit:
-        raise InvalidArguments(f"{name}: --help and --version do nothing else. Leave them out.") from None
+        raise InvalidArguments(f"{name}: --help and --version only print a text. Leave them out.") from None
     except Exception as error:
         why = str(error).removeprefix("Error: ").rstrip(".")
         raise InvalidArguments(f"{name}: {why}. See manage.py help {name}.") from None

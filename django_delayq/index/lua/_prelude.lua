@@ -4,7 +4,7 @@
 local call = redis.call
 local DUE, READY, JOBS, JOBS_READY, POINT, GEN, PRIORITY, LEASE, ATTEMPTS, EPOCH, JOURNAL = unpack(KEYS)
 
--- Note [Lanes]
+-- Note [Two lanes per claim]
 -- Due points and manual runs are one lane, jobs and backfilled points the other. A claim takes from both, so that a
 -- million due jobs delay a due point by one claim at most. A member waits in DUE or JOBS, scored by the ms at which it
 -- needs attention, and is claimed in that sequence. While any member of the shard has a priority, due members move on
@@ -111,11 +111,11 @@ local function drop(members)
   for _, key in ipairs({DUE, READY, JOBS, JOBS_READY}) do call('ZREM', key, unpack(members)) end
 end
 
--- Note [One text]
+-- Note [Values as one JSON text]
 -- Arguments and replies with several values per member are one JSON text: redis-py sends it in a seventh, and reads it
 -- in a tenth, of the time of single values. A row is the list of one member's values.
 
--- Note [Leases]
+-- Note [A lease names its holder]
 -- A lease is a field in a hash: member -> holder, which is the claim's fence, a space, its worker. To settle or renew,
 -- the caller names the holder. All leases of a claim have one fence: its time, a dot, random text. The claim writes
 -- its members to the journal of its process, each with whether another worker's lease on it had run out. After a lost

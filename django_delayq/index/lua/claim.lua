@@ -1,10 +1,10 @@
 -- PURPOSE  Lease up to `limit` due members, or repeat a lost reply.
 -- KEYS     the constant list; JOURNAL is the calling process' own
 -- ARGV     limit, lease_ms, request (grows with each new claim of this process and shard), journal_ms, worker,
---          limit of leases in the shard (Note [Limits]) | '', random part of the fence
--- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '', epoch | '', fence | '', then per member:
---          member, point_ms | '', generation | '', attempts, lapsed ('0': no lease ran out; else its former holder,
---          or '1' or '-' if that is unknown)
+--          limit of leases in the shard (Note [A limit counts live leases]) | '', random part of the fence
+-- RETURNS  JSON, see Note [Values as one JSON text]: now_ms, head_ms | '', epoch | '', fence | '', then per member:
+--          member, point_ms | '', generation | '', attempts | '', lapsed ('0': no lease ran out; else its former
+--          holder, or '1' or '-' if that is unknown)
 -- COST     O((limit + 500) · log N), with a limit of leases also O(leases)
 -- ATOMIC BECAUSE two workers must never hold a lease on one member, and the journal must match the leases.
 
@@ -30,7 +30,7 @@ local function replayed()
   return fence, members, lapsed
 end
 
--- Note [Limits]
+-- Note [A limit counts live leases]
 -- ARGV[6] limits the leases in a shard. A lease that has run out does not count, so a killed worker makes room when
 -- its lease ends; a member claimed ahead counts as running. '-' is not a holder: see settle.
 local function room(limit)
@@ -62,7 +62,7 @@ local function belonging(found, lane)
   return own
 end
 
--- The first members of a lane by turn. See Note [Lanes].
+-- The first members of a lane by turn. See Note [Two lanes per claim].
 local function next_in(lane, limit)
   local waiting, ready = unpack(LANES[lane])
   if call('EXISTS', ready, PRIORITY) == 0 then

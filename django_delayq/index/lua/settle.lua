@@ -6,7 +6,7 @@
 --          'retry'   an attempt failed: it comes due again after ms, with the same point; the attempt is counted
 --          'release' it did not start: it comes due again after ms; 0: as if it had not been claimed
 --          'lapsed'  like 'release', and the next claim sees, as this one did, that an earlier lease ran out
--- RETURNS  JSON, see Note [One text]: now_ms, head_ms | '', then per member:
+-- RETURNS  JSON, see Note [Values as one JSON text]: now_ms, head_ms | '', then per member:
 --          1 applied, 2 applied but edited in the meantime ('next' and 'drop' only:
 --          score = now, point kept), 0 no longer the caller's
 -- COST     O(members · log N)

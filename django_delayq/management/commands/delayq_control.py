@@ -17,20 +17,20 @@ from django_delayq.text import escape_text
 class Command(DelayQCommand):
     """Writes one database row, which every worker follows within a second. Needs no Redis."""
 
-    help = "Pause or resume a queue or a task, or limit how many of a queue run at a time; without a word, list it all."
+    help = "Pause or resume a queue or a task, or limit a queue. Without a subcommand, list all pauses and limits."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         words = parser.add_subparsers(dest="word", metavar="pause | resume | limit")
-        pause = words.add_parser("pause", help="Start nothing of it; what runs goes on, and nothing is lost.")
-        resume = words.add_parser("resume", help="Let it go on.")
+        pause = words.add_parser("pause", help="Start no further run or job; running tasks continue.")
+        resume = words.add_parser("resume", help="End a pause.")
         limit = words.add_parser("limit", help="Limit the number of tasks of a queue that run at a time.")
         for parsed in (pause, resume):
             parsed.add_argument("name", help="A queue, or with --task the path of a task.")
-            parsed.add_argument("--task", action="store_true", help="It is a task.")
+            parsed.add_argument("--task", action="store_true", help="The name is that of a task.")
         pause.add_argument("--reason", default="", help="Shown to users as the reason.")
-        pause.add_argument("--until", metavar="TIME", help="Then it goes on: '2026-11-21 09:00', or 09:00 for today.")
+        pause.add_argument("--until", metavar="TIME", help="End of the pause: '2026-11-21 09:00', or 09:00 for today.")
         limit.add_argument("name", help="A queue.")
-        limit.add_argument("most", help="A number, or none for any number.")
+        limit.add_argument("most", help="A number, or 'none' for no limit.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         ledger.check_tables()
@@ -48,7 +48,7 @@ class Command(DelayQCommand):
         if options["word"] == "limit":
             most = options["most"]
             if most != "none" and not (most.isascii() and most.isdecimal() and len(most) <= 9):
-                raise CommandError(f"{most!r} is no limit: write a whole number, or none.")
+                raise CommandError(f"{most!r} is not a limit: write a whole number, or none.")
             return actions.limit(name, None if most == "none" else int(most), by=by)
         named = {"task": name} if options["task"] else {"queue": name}
         if options["word"] == "resume":

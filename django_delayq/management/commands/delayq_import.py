@@ -33,7 +33,7 @@ def _parse_mapping(text: str) -> tuple[str, str]:
 class Command(DelayQCommand):
     """Writes only with `--write`, only schedules of this app, and nothing twice. Needs no Redis."""
 
-    help = "Take over schedules from another scheduler; without --write, only show what would be written."
+    help = "Import schedules from another scheduler; without --write, only show what would be written."
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
         lines = [f"  {name:<24}{each.source or 'no SOURCE: its tables'}" for name, each in importing.ORIGINS.items()]
@@ -55,15 +55,15 @@ class Command(DelayQCommand):
             help="Read no SOURCE; switch on what --disabled holds back. What was off at the origin stays off.",
         )
         add("--disabled", action="store_true", help="Create them switched off.")
-        add("--overwrite", action="store_true", help="Also what people have edited, or made, here.")
-        task = "What is called there by a name or command that fits the pattern (* and ?) is this task."
+        add("--overwrite", action="store_true", help="Also overwrite schedules that users have edited or created here.")
+        task = "Use this task for calls whose name or command matches the pattern (* and ?); the first match wins."
         add("--map", type=_parse_mapping, metavar="PATTERN=TASK", help=task, **repeated)
-        add("--only", metavar="PATTERN", help="Only entries whose name fits, any of them.", **repeated)
-        add("--prefix", default="", help="What the names of the schedules begin with.")
+        add("--only", metavar="PATTERN", help="Only entries whose name matches one of these.", **repeated)
+        add("--prefix", default="", help="Prefix of the names of the imported schedules.")
         add("--timezone", metavar="ZONE", help="The zone of entries that name none.")
         system = "The crontab has a column for the user, as /etc/crontab."
         add("--system", action="store_true", default=None, help=system)
-        add("--json", action="store_true", help="Say it as one JSON object in a line.")
+        add("--json", action="store_true", help="Print one JSON object.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["enable"] and options["disabled"]:
@@ -83,7 +83,7 @@ class Command(DelayQCommand):
         else:
             for line in _format_table(steps, written=choices.write):
                 self.stdout.write(escape_text(hide_secrets(line)))
-            self.stdout.write(f"What differs for all of them: docs/coming-over/{choices.origin}.md")
+            self.stdout.write(f"Differences that concern all entries: docs/coming-over/{choices.origin}.md")
         if refused := sum(step.action == "refuse" for step in steps):
             raise CommandError(f"{refused} of {len(steps)} entries refused: see the reasons above.")
 

@@ -19,13 +19,13 @@ class Command(DelayQCommand):
     """Safe at any time, also beside running workers, which do the same every hour. Needs no Redis."""
 
     help = (
-        "Delete the runs that are older than DELAYQ['HISTORY_DAYS'] and their schedules let them be, and say how many "
-        "of which outcome and task. Can be interrupted: what went is gone, the rest goes the next time."
+        "Delete the runs that DELAYQ['HISTORY_DAYS'] or their schedules no longer keep, and print their numbers by "
+        "task and outcome. After an interruption, run it again for the rest."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--dry-run", action="store_true", help="Only say what would be deleted.")
-        parser.add_argument("--json", action="store_true", help="Say it as one JSON object in a line.")
+        parser.add_argument("--json", action="store_true", help="Print one JSON object.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         counts, left, interrupted = Counter[tuple[str, str]](), 0, False
@@ -50,7 +50,7 @@ class Command(DelayQCommand):
             self.stdout.write(escape_text(f"{count:>11,} {status:<9}  {task}"))
         self.stdout.write(f"{counts.total():,} runs {'would be' if dry_run else 'were'} deleted.")
         if left:
-            self.stdout.write(f"{left:,} runs are left, as others have locked them: run this again later.")
+            self.stdout.write(f"{left:,} runs are left, because they are locked: run this again later.")
 
     def _prune(self, *, dry_run: bool) -> Iterator[tuple[list[ledger.OldRun], int]]:
         """Yield deleted or deletable rows and the number of locked rows, batch by batch."""

@@ -37,8 +37,8 @@ class Command(BaseCommand):
 
     help = (
         "Report workers, queues, schedules and jobs, and what is wrong with them. With NAME or --job: explain why a "
-        "schedule or a job did or did not run. Exit status: 0 all is well; 1 something is wrong; 2 Redis, the "
-        "database or the settings do not let it find out."
+        "schedule or a job did or did not run. Exit status: 0 all is well; 1 something is wrong; 2 unknown, because "
+        "Redis, the database or the settings do not work."
     )
     requires_system_checks = []  # a probe must answer even if another part of the project is misconfigured
 

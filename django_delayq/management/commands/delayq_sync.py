@@ -26,12 +26,12 @@ class Command(DelayQCommand):
     """Safe at any time, also beside running workers; only `--purge` and `--adopt` require that they are stopped."""
 
     help = (
-        "Bring the schedules that the code declares (@periodic) into the database, make Redis agree with it, and say "
-        "what was changed."
+        "Sync the schedules that the code declares (@periodic) to the database, and the database to Redis, and print "
+        "the changes."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--json", action="store_true", help="Say what was changed as one JSON object in a line.")
+        parser.add_argument("--json", action="store_true", help="Print the changes as one JSON object.")
         group = parser.add_mutually_exclusive_group()
         group.add_argument("--dry-run", action="store_true", help="Only say what would be changed.")
         group.add_argument("--purge", action="store_true", help="Remove everything under the prefix from Redis.")

@@ -204,7 +204,7 @@ def _read_options(options: dict[str, Any], parent: Parent | None) -> WorkerOptio
         except ImproperlyConfigured as error:
             raise CommandError(f"--metrics: {error}") from error
     if options["reload"] and (options["burst"] or options["processes"] is not None):
-        raise CommandError("--reload is for one process, to develop with: use it without --processes and --burst.")
+        raise CommandError("--reload is for development with one process: use it without --processes and --burst.")
     if options["queues"] is not None:
         queues = tuple(dict.fromkeys(name.strip() for name in options["queues"].split(",")))
         for name in queues:

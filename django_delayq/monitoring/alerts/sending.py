@@ -38,12 +38,12 @@ logger = logging.getLogger("django_delayq.worker")
 TIMEOUT_SECONDS = 10.0
 #: Seconds between attempts to record a message as sent. The whole job has `states.TIMEOUT_SECONDS`.
 NOTE_PAUSES_SECONDS = (0.1, 1.0, 5.0)
-#: Maximum age and number of alerts that a command delivers; jobs of older ones have given up too.
+#: Maximum age and number of alerts that `delayq_status --alert` delivers; jobs of older ones have no attempts left.
 MOST_AGE, MOST_PENDING = timedelta(days=1), 100
 
 
 def deliver(key: str, what: str, channel: str) -> bool:
-    """Send a message; return False if it was sent or must not be. See Note [Messages arrive at least once].
+    """Send a message; return False if it was sent before or is not to be. See Note [Messages arrive at least once].
 
     Raises DeliveryFailed or OSError if the webhook or the mail server cannot be reached or rejects the message.
     """
@@ -61,7 +61,7 @@ def deliver(key: str, what: str, channel: str) -> bool:
         except DatabaseError:
             connections[rows.db].close_if_unusable_or_obsolete()
             time.sleep(pause)
-    logger.error("The message %s of the alert %s was sent, and its row does not say so.", name, key)
+    logger.error("The message %s of the alert %s was sent, but could not be recorded as sent.", name, key)
     return True
 
 

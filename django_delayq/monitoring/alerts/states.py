@@ -1,6 +1,6 @@
 """Alerts: the problems that have one, and their rows, which change by compare-and-set.
 
-Note [Kinds of alerts]
+Note [A schedule has alerts of its own, up to a maximum]
 A schedule has the kinds `failing` (FAILURES in a row), `late`, `unknown_task` and `broken`, a queue `failed_jobs`. All
 others are codes of what is wrong in a snapshot, except those that sum up schedules. Each kind has alerts for at most
 MOST schedules; one more says that there are others. A schedule with an alert keeps it until it has recovered.
@@ -51,7 +51,7 @@ SUMS = frozenset(("unknown_tasks", "late"))
 
 
 def find_conditions(snapshot: Snapshot, known: Mapping[str, list[int]]) -> Iterator[Problem]:
-    """Yield what is to have an alert; `known` are the schedules with an open alert, by kind."""
+    """Yield the problems that need an alert; `known` has the schedules with an open alert, by kind."""
     yield from (problem for problem in snapshot.problems if problem.is_wrong and problem.code not in SUMS)
     yield from _find_failed_jobs(snapshot.failed_jobs or {})
     for kind, find in FINDERS.items():
@@ -227,7 +227,7 @@ def find_jobs(alerts: AlertSettings) -> Any:
     found = find_alias(conf.get_config().queues)
     if found is None:
         raise ImproperlyConfigured(
-            "DELAYQ['ALERTS'] sends mail and webhooks by jobs, and no alias of TASKS takes them. Add one: "
+            "DELAYQ['ALERTS'] sends mail and webhooks as jobs, but no alias of TASKS accepts them. Add one: "
             '"alerts": {"BACKEND": "django_delayq.backend.DelayQBackend"}.'
         )
     backend, queue = found

@@ -29,7 +29,7 @@ OF_QUEUES = ("no_worker", "overdue", "redis_unfit")
 
 
 class IndexEntry:
-    """The current entry of a schedule, an ordered run or a job. Its texts are without the address of Redis."""
+    """The current entry of a schedule, a requested run or a job. Its texts are without the address of Redis."""
 
     def __init__(self, member: str, queue: str) -> None:
         self.queue = queue
@@ -222,12 +222,12 @@ def explain_slowness(queue: str, held: Sequence[Control]) -> Iterator[str]:
         if row.most is not None and (row.kind, row.name) == (Control.Target.QUEUE, queue):
             yield f"{row}: {row.restrictions}."
     if queue not in conf.get_config().queues:
-        text = _("DELAYQ['QUEUES'] does not name queue %(queue)s here; only workers that have it there serve it.")
+        text = _("DELAYQ['QUEUES'] of this process has no queue %(queue)s; other workers may serve it.")
         yield text % {"queue": queue}
 
 
 def _find_pauser(schedule: Schedule) -> str:
-    """Return the user who paused a schedule; '' if that is not stored. See kept.py, Note [What is kept]."""
+    """Return the user who paused a schedule; '' if that is not stored. See kept.py, Note [Edits keep definitions]."""
     following: Schedule | Definition = schedule
     for kept in Definition.objects.using(ledger.get_database()).filter(schedule=schedule.pk).order_by("-pk"):
         if not kept.is_followed_by(following):
@@ -316,7 +316,7 @@ def _explain_progress(job: Run, now: datetime, zone: tzinfo) -> Iterator[str]:
     if job.status == Status.RUNNING and job.started_at is not None:
         yield _("It was started at %(time)s.") % {"time": format_instant(job.started_at, zone)}
     if job.backend not in handover.list_backends():
-        yield _("TASKS has no alias %(backend)s here; only workers that have it run the job.") % {
+        yield _("TASKS of this process has no alias %(backend)s; other workers may run the job.") % {
             "backend": job.backend
         }
     if job.unique_key is not None and (job.options or {}).get("unique_until") == "end":

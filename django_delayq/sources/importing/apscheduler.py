@@ -1,12 +1,12 @@
 """APScheduler 3: the jobs of a scheduler object and of its stores.
 
-Note [Pickled stores]
+Note [Pickles stay closed]
 Stores hold pickles, which only APScheduler's own store opens, job by job: `get_all_jobs` deletes jobs whose function
 cannot be imported. The scheduler is never started, because a start writes the jobs of the code to the store.
 
-Note [Ids of a process]
+Note [A job with a random id is named after its function]
 A job without an id gets a random one. A store keeps it, but for a job in code each process generates another one. Such
-a job is named after its function: see Note [Equal names].
+a job is named after its function: see Note [Equal entries keep their schedules].
 """
 
 import re
@@ -32,7 +32,7 @@ _RANDOM = re.compile("[0-9a-f]{32}")
 
 
 def read(source: str, _options: ReadOptions) -> Iterator[ImportedEntry]:
-    """Yield the jobs of a scheduler. See Note [Ids of a process]."""
+    """Yield the jobs of a scheduler. See Note [A job with a random id is named after its function]."""
     scheduler = load(source, "scheduler of APScheduler 3", "_pending_jobs")
     jobs = []
     for job, _alias, _replace in scheduler._pending_jobs:
@@ -54,7 +54,7 @@ def read(source: str, _options: ReadOptions) -> Iterator[ImportedEntry]:
 
 
 def _read_store(alias: str, store: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yield (id, job, whether the id is stored); an error in place of a job. See Note [Pickled stores]."""
+    """Yield (id, job, whether the id is stored); an error in place of a job. See Note [Pickles stay closed]."""
     if hasattr(store, "jobs_t"):
         with store.engine.connect() as connection:
             query = store.jobs_t.select().order_by(store.jobs_t.c.id)
@@ -111,7 +111,7 @@ def _join_trigger(trigger: Any) -> str:
     fields = {field.name: field for field in trigger.fields}
     for name in ("year", "week"):
         if str(fields[name]) != "*":
-            raise Refused(f"It names a {name} ({fields[name]}), which a cron expression has not.")
+            raise Refused(f"It names a {name} ({fields[name]}), which a cron expression does not have.")
     words = {name: ",".join(map(_spell_item, fields[name].expressions)) for name in _FIELDS}
     # Monday is 0 there. A field is queried for each day of a week that begins with Monday.
     week = [datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 8)]
@@ -119,7 +119,7 @@ def _join_trigger(trigger: Any) -> str:
     words["day_of_week"] = spell_field(5, matching)
     if "#" in words["day"]:
         if words["day"].count("#") < len(fields["day"].expressions) or words["day_of_week"] != "*":
-            raise Refused(f"Its day {fields['day']} beside other days has no cron expression here.")
+            raise Refused(f"Its day {fields['day']} together with other days cannot be a cron expression here.")
         words |= {"day": "*", "day_of_week": words["day"]}
     return join_fields(list(words.values())[words["second"] == "0" :], both=True)
 

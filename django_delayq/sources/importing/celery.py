@@ -45,7 +45,7 @@ def read_tables(_source: str, _options: ReadOptions) -> Iterator[ImportedEntry]:
 
 def _fill_from_row(entry: ImportedEntry, row: Any) -> None:
     if row.solar_id:  # its schedule needs another package
-        raise Refused(f"A time of the sun ({row.solar.event}) moves every day: no schedule here says that.")
+        raise Refused(f"A solar schedule ({row.solar.event}) moves every day, which no recurrence here can express.")
     if row.clocked_id:
         entry.set_once(row.clocked.clocked_time)
     elif row.interval_id:
@@ -77,7 +77,7 @@ def _set_schedule(entry: ImportedEntry, schedule: Any, zone: str, *, relative: b
         entry.set_cron(join_fields(texts, both=True), name_zone(own) if own else zone)
         return
     elif hasattr(schedule, "event") and hasattr(schedule, "lat"):
-        raise Refused(f"A time of the sun ({schedule.event}) moves every day: no schedule here says that.")
+        raise Refused(f"A solar schedule ({schedule.event}) moves every day, which no recurrence here can express.")
     elif hasattr(schedule, "run_every"):
         every, relative = schedule.run_every, relative or schedule.relative
     else:

@@ -1,6 +1,6 @@
 """Converts other cron dialects to ours. croniter judges whether an expression has the same days.
 
-Note [Two day fields]
+Note [Day fields keep their meaning]
 If both day of month and day of week are restricted, our dialect matches either, unless one of them begins with `*`:
 then both must match. Other schedulers always require both (Celery, Huey, APScheduler, rq-scheduler), or match either
 unless one is a plain `*` (croniter). So several spellings are tried: for "either" a leading `*` becomes numbers; for
@@ -43,8 +43,9 @@ def spell_field(place: int, numbers: Collection[int], text: object = "") -> str:
 
 
 def join_fields(fields: Sequence[str], *, both: bool, weekdays: str = "") -> str:
-    """Return an expression whose day fields keep their meaning: see Note [Two day fields]. `weekdays` is the last field
-    as croniter writes it. Raises Refused without an equivalent, and InvalidRecurrence for an invalid field.
+    """Return an expression: see Note [Day fields keep their meaning]. `weekdays`: the last field of croniter.
+
+    Raises Refused without an equivalent, and InvalidRecurrence for an invalid field.
     """
     *others, day, month, weekday = ("*" if text == "?" else text for text in fields)
     rule = compile_cron(" ".join([*others, day, month, weekday]), "x").rule
@@ -53,9 +54,9 @@ def join_fields(fields: Sequence[str], *, both: bool, weekdays: str = "") -> str
         if "*" in (day, weekday) or _has_same_days(f"0 0 {days[0]} {month} {days[1]}", theirs, both=both):
             return " ".join([*others, days[0], month, days[1]])
     raise Refused(
-        f"It runs where day of month {day!r} and day of week {weekday!r} both match, which no cron expression says "
-        "here: with neither day 1 nor Sunday among them, either matches. Leave the day of week out, and let the task "
-        "return on other days."
+        f"It runs on days that match both day of month {day!r} and day of week {weekday!r}. A cron expression here "
+        "cannot express this, because it would match either. Leave the day of week out, and let the task return on "
+        "other days."
     )
 
 
@@ -93,9 +94,7 @@ def convert_croniter(text: str) -> str:
     if len(fields) == 6:
         fields = [fields[5], *fields[:5]]
     if same := _ONE_TO_ITSELF.search(text):
-        raise Refused(
-            f"{same[0]!r} is every value to croniter, and {same[1]} alone here: write which of both is meant."
-        )
+        raise Refused(f"{same[0]!r} means every value in croniter, but only {same[1]} here. Write {same[1]} or *.")
     return _join_texts(text, fields, both=False)
 
 
@@ -103,7 +102,7 @@ def convert_crontab_package(text: str) -> str:
     """Convert an expression of the package `crontab`, which rq-scheduler uses: both day fields must match."""
     fields = text.split()
     if len(fields) in (6, 7) and fields.pop() != "*":  # the last field is a year there
-        raise Refused(f"{text!r} has a year, which a schedule has not: bound it with its start and end.")
+        raise Refused(f"{text!r} has a year, which a schedule does not have: bound it with its start and end.")
     return _join_texts(text, fields, both=True)
 
 
@@ -112,7 +111,7 @@ def _join_texts(text: str, fields: list[str], *, both: bool) -> str:
     if len(fields) == 1 and fields[0].upper() in MACROS:
         return fields[0]
     if len(fields) not in (5, 6):
-        raise Refused(f"{text!r} is no cron expression of five or six fields.")
+        raise Refused(f"{text!r} is not a cron expression of five or six fields.")
     *others, weekday = fields
     items = (re.sub("^L([^,]+)$", r"\1L", item) for item in weekday.upper().split(","))
     ours = ",".join(re.sub("-(SUN|0)$", "-7", item) for item in items)

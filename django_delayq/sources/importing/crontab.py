@@ -52,7 +52,7 @@ def read(source: str, options: ReadOptions) -> Iterator[ImportedEntry]:
         for entry in sharing:
             if others := ", ".join(repr(other.name) for other in sharing if other is not entry):
                 entry.notes.append(
-                    f"the lock {lock} is also that of {others}: overlap keeps a schedule from itself only"
+                    f"its lock {lock} is shared with {others}: overlap concerns only runs of one schedule"
                 )
     yield from entries
 
@@ -89,12 +89,12 @@ def _split(line: str, system: bool) -> tuple[str, str]:
     parts = re.split("[ \t]+", text, maxsplit=count + system)
     if len(parts) <= count + system or not parts[-1]:
         form = "user form; --system means that it has a column for the user" if not system else "system form"
-        raise Refused(f"This line is no entry of a crontab in {form}.")
+        raise Refused(f"This line is not an entry of a crontab in {form}.")
     when = " ".join(parts[:count])
     if when == "@reboot":
         raise Refused("@reboot: workers start at any time, and there are many. Call it where the project is started.")
     if when.startswith("@") and when.upper() not in MACROS:
-        raise Refused(f"{when} is no macro that is known here: {', '.join(sorted(name.lower() for name in MACROS))}.")
+        raise Refused(f"{when} is not a known macro: {', '.join(sorted(name.lower() for name in MACROS))}.")
     if "~" in when:
         raise Refused(f"{when!r}: a random time (~) would be another one for each worker. Write H, such as H(0-29).")
     return when, parts[-1]
@@ -165,7 +165,7 @@ def _read_options(name: str, words: list[str], texts: list[str]) -> tuple[dict[s
     """Return the options and operands of a program that runs a command, and the words of that command."""
     if name not in _WRAPPERS:
         is_django = any(PurePath(text).name in ("manage.py", "django-admin") for text in texts)
-        raise Refused(f"{name} runs it" if is_django else "A command is no task")
+        raise Refused(f"{name} runs it" if is_django else "A command is not a task")
     short, long, patterns = _WRAPPERS[name]
     try:
         options, rest = getopt(words, short, long)

@@ -47,7 +47,7 @@ class ImportedEntry:
     skipped: str = ""  # why it is not needed here, which is not a failure
     no_task: str = ""  # why it is refused unless `--map` gives a task
     command: str = ""  # of a crontab; `--map` may give it to another task without arguments
-    numbered: bool = False  # several entries may have the name: see Note [Equal names]
+    numbered: bool = False  # several entries may have the name: see Note [Equal entries keep their schedules]
 
     def set_cron(self, expression: str, zone: str) -> None:
         self.values |= {"kind": "cron", "cron": expression, "timezone": zone}

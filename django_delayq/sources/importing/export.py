@@ -41,12 +41,12 @@ def _fill(entry: ImportedEntry, line: str) -> None:
         or not isinstance(stored.get("name"), str)
         or not isinstance(stored.get("task"), str)
     ):
-        raise Refused('This line is no schedule: an object with "version", "name" and "task".')
+        raise Refused('This line is not a schedule, which is an object with "version", "name" and "task".')
     entry.name, entry.task, version = stored["name"], stored["task"], stored.pop("version", None)
     if version != VERSION:
-        raise Refused(f"It is of version {version!r} of this format; known is {VERSION}.")
+        raise Refused(f"Its format has the version {version!r}; this release reads only {VERSION}.")
     if unknown := sorted(stored.keys() - FIELDS.keys()):
-        raise Refused(f"This version knows no {', '.join(unknown)}: upgrade first.")
+        raise Refused(f"This release has no fields {', '.join(unknown)}: upgrade first.")
     try:
         entry.values = from_json(stored)
     except (ValidationError, TypeError, ValueError) as error:

@@ -1,11 +1,11 @@
 """Plans and writes schedules from entries, each in its own transaction.
 
-Note [Whose schedule]
+Note [An edited schedule does not follow its origin]
 An imported schedule's description ends with its origin and a fingerprint of everything else that was written. If the
 fingerprint still matches, no user has edited the schedule, and it follows its origin; otherwise it stays unchanged.
 Users own the switch from the start; `enable` enables only schedules that an import has disabled.
 
-Note [Equal names]
+Note [Equal entries keep their schedules]
 Several lines of a crontab may have the same command, and may be removed and swapped. So an entry takes the schedule of
 the same import, else one with the same call and time, else the first one left, else the name with the next number. So
 lines keep their schedules, and a schedule whose line was removed keeps its time.
@@ -172,7 +172,7 @@ def _read_call(entry: ImportedEntry, choices: Choices) -> tuple[str, list[Any], 
 
 
 def _number(steps: Sequence[ImportStep], using: str) -> None:
-    """Give `numbered` entries unique names. See Note [Equal names]."""
+    """Give `numbered` entries unique names. See Note [Equal entries keep their schedules]."""
     groups = defaultdict(list)
     for step in steps:
         if step.entry.numbered:
@@ -204,7 +204,7 @@ def _find_numbered(base: str, using: str) -> dict[str, tuple[str, ...]]:
 
 
 def _compute_likeness(values: Values, mark: str) -> tuple[str, ...]:
-    """Return keys for comparing two schedules, the strictest first. See Note [Equal names]."""
+    """Return keys for comparing two schedules, the strictest first. See Note [Equal entries keep their schedules]."""
     names = ("task", "args", "kwargs", "timezone", *RECURRENCE.fields)
     call = json.dumps(to_json({name: values[name] for name in names}), sort_keys=True)
     return mark or _compute_fingerprint(values), call, ""

@@ -26,7 +26,7 @@ def _fill_from_huey(entry: ImportedEntry, task: Any, huey: Any, options: ReadOpt
     check = getclosurevars(type(task).validate_datetime).nonlocals.get("validate_datetime")
     numbers = getclosurevars(check).nonlocals.get("cron_settings") if isfunction(check) else None
     if not numbers or len(numbers) != 5:
-        raise Refused("A function of its own says when, and not crontab(): make a schedule by hand.")
+        raise Refused("A function decides when it runs, not crontab(). Create the schedule by hand.")
     months, days, weekdays, hours, minutes = numbers
     fields = [spell_field(place, each) for place, each in enumerate((minutes, hours, days, months, weekdays), 1)]
     zone = options.timezone or "UTC" if huey.utc else find_local_zone(entry, options, "Huey")
@@ -64,9 +64,7 @@ def _fill_from_procrastinate(entry: ImportedEntry, periodic: Any) -> None:
     for lock, overlap in (("lock", "queue_all"), ("queueing_lock", "queue_one")):
         if options.pop(lock, None) or getattr(task, lock):  # jobs wait for a lock
             entry.values["overlap"] = overlap
-            entry.notes.append(
-                f"its {lock} becomes overlap {overlap!r}: it keeps this schedule from itself, not others"
-            )
+            entry.notes.append(f"its {lock} becomes overlap {overlap!r}, which concerns only runs of this schedule")
     options["priority"] = options.get("priority") or task.priority
     entry.leave_out({**options, "retry": task.retry_strategy})
 
@@ -91,7 +89,7 @@ def _fill_from_rq_scheduler(entry: ImportedEntry, job: Any, at: datetime, option
     else:
         entry.set_once(at)
     if job.instance is not None:
-        raise Refused("It calls a method of an object, which is no task.")
+        raise Refused("It calls a method of an object, which is not a task.")
     entry.args, entry.kwargs = job.args or (), job.kwargs or {}
     entry.values |= {"queue": job.origin, "overlap": "allow", "max_runs": job.meta.get("repeat")}
     if job.timeout is not None and job.timeout != -1:

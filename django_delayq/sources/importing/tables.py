@@ -1,6 +1,6 @@
 """django-q2 and django-tasks-scheduler: their tables, read by their own models.
 
-Note [Calendar steps]
+Note [Calendar steps are crons]
 django-q2 moves `next_run` by a day, a week, or a month of its UTC date, and corrects the hour for the zone. That is a
 cron expression, unless the day is missing in some months: then it moves to the 28th and stays there, and is refused.
 """
@@ -29,7 +29,7 @@ def read_django_q2(_source: str, options: ReadOptions) -> Iterator[ImportedEntry
 
 def _fill_from_django_q2(entry: ImportedEntry, row: Any, zone: str, catch_up: bool) -> None:
     if row.repeats == 0:
-        entry.skipped = "It has run as often as it was to."
+        entry.skipped = "It has no repeats left."
     kind, following = row.schedule_type, make_aware(row.next_run)
     if kind == "C":
         entry.set_cron(convert_croniter(row.cron or ""), zone)
@@ -56,7 +56,7 @@ def _fill_from_django_q2(entry: ImportedEntry, row: Any, zone: str, catch_up: bo
 
 
 def _spell_calendar_step(kind: str, following: datetime, zone: str) -> str:
-    """Return the cron expression of a calendar step through this point. See Note [Calendar steps]."""
+    """Return the cron expression of a calendar step through this point. See Note [Calendar steps are crons]."""
     local = following.astimezone(get_zone(zone))
     time = f"{local.second} {local.minute} {local.hour}" if local.second else f"{local.minute} {local.hour}"
     if kind == "D":
@@ -65,8 +65,8 @@ def _spell_calendar_step(kind: str, following: datetime, zone: str) -> str:
         return f"{time} * * {local.isoweekday() % 7}"
     if max(local.day, following.day) > 28 or local.month != following.month:
         raise Refused(
-            f"Its day is the {local.day}. ({following.day}. in UTC): where a month is shorter, django-q2 moves it, and "
-            "leaves it there. Make a schedule by hand: day L is the last one of every month."
+            f"Its day of the month is {local.day} ({following.day} in UTC): in a shorter month django-q2 moves it to "
+            "an earlier day, and keeps that. Create the schedule by hand: day L is the last day of every month."
         )
     months = sorted((local.month - 1 + number) % 12 + 1 for number in range(0, 12, _MONTHS[kind]))
     return f"{time} {local.day} {'*' if kind == 'M' else ','.join(map(str, months))} *"
@@ -80,7 +80,7 @@ def _read_arguments(row: Any) -> tuple[list[Any], dict[str, Any]]:
         kwargs |= ast.literal_eval(call.args[0]) if call.args else {}
         args = ast.literal_eval(row.args) if row.args else ()
     except (SyntaxError, ValueError, TypeError):
-        raise Refused("Its arguments are no literals of Python. Correct them there.") from None
+        raise Refused("Its arguments are not Python literals. Correct them there.") from None
     return list(args) if isinstance(args, tuple) else [args], kwargs
 
 

@@ -1,5 +1,5 @@
-/* A button beside each text that somebody may want elsewhere: tracebacks, output, arguments, ids. Without it, or without
-   the right to write to the clipboard, the text can be marked as ever. */
+/* A button beside each text that users copy: tracebacks, output, arguments, ids. Without this script, or without access
+   to the clipboard, users select the text. */
 "use strict";
 document.addEventListener("DOMContentLoaded", () => {
     const words = document.getElementById("delayq-copy")?.dataset;

@@ -1,5 +1,5 @@
-/* A part of a page that shows itself anew every few seconds, while somebody looks at it. Without it the page stays as
-   it was loaded. */
+/* Reloads a part of a page every few seconds while the page is visible. Without this script the page stays as it was
+   loaded. */
 "use strict";
 document.addEventListener("DOMContentLoaded", () => {
     const ID = "delayq-live";

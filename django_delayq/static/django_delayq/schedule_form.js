@@ -1,5 +1,5 @@
 /* The schedule's form: shows only the fields of the chosen kind, inputs for the arguments of the chosen task, and the
-   next due points while one types. Without it the form works the same: inputs and points then appear after saving. */
+   next due points during typing. Without this script inputs and points appear after saving. */
 "use strict";
 document.addEventListener("DOMContentLoaded", () => {
     const form = document.getElementById("schedule_form");
@@ -31,7 +31,7 @@ document.addEventListener("DOMContentLoaded", () => {
         show(ONLY_CRON, kind() === "cron");
     };
 
-    // What is hidden is not meant: it must not be refused as a second recurrence.
+    // Hidden inputs are sent empty: otherwise the server would refuse a second recurrence.
     const notMeant = () => Object.keys(VALUES).filter((name) => name !== kind())
         .flatMap((name) => VALUES[name]).filter((name) => name !== "every_from");
 
@@ -49,7 +49,7 @@ document.addEventListener("DOMContentLoaded", () => {
         }
     };
 
-    // "Now" and "Today" of Django's inputs are those of the schedule's zone, as is what one types.
+    // Django's shortcuts "Now" and "Today" use the schedule's zone, like the typed times.
     const followZone = () => {
         const now = new Date();
         const shown = (timeZone) => new Date(now.toLocaleString("en-US", { timeZone }));

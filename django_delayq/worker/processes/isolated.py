@@ -1,10 +1,11 @@
 """Executes isolated tasks in processes of their own: starts one for each, sends it the call, receives its outcome.
 
 Note [A fresh interpreter for each]
-The process is started like `manage.py`, under a guard (`calls/commands/child.py`, Note [The guard]), not forked from
-the worker, whose threads and connections must not be copied. The task's timeout counts from when it is ready.
+The process is started like `manage.py`, under a guard (`calls/commands/child.py`, Note [A guard ends the command]). It
+is not forked from the worker, whose threads and connections must not be copied. The task's timeout counts from when the
+process is ready.
 
-Note [What crosses]
+Note [The process and the worker exchange lines]
 The process sends an empty line when it is ready, and one line of JSON at its end. The worker sends one line, the call,
 and closes its side once the lease is lost. Captured output, standard output and error arrive over pipes.
 
@@ -110,7 +111,7 @@ def _execute(held: Lease, isolation: Isolation, call: bytes) -> dict[str, Any]:
         return reply
     died = ProcessDied(process.status, process.last)
     if not channel.began:
-        died.add_note(f"It was not ready for the task, for which it had {START_SECONDS:g} s.")
+        died.add_note(f"It ended before it was ready for the task. The limit for that is {START_SECONDS:g} s.")
     if not interrupted:
         raise died
     killed = f"its process was killed within {conf.get_config().timeout_grace_seconds:g} s"
@@ -145,7 +146,7 @@ def _watch(held: Lease, process: Process, channel: "_Channel") -> bool:
 
 
 class _Channel:
-    """The worker's side of the socket. See Note [What crosses]."""
+    """The worker's side of the socket. See Note [The process and the worker exchange lines]."""
 
     def __init__(self, ours: socket.socket, call: bytes) -> None:
         self.socket, self._call, self.reply = ours, call, b""

@@ -1,6 +1,6 @@
 """How a process under a supervisor begins, as a fresh interpreter, and how a worker ends, within a bounded time.
 
-Note [A fresh interpreter]
+Note [A worker process is never forked]
 A worker process is never forked from a loaded one: a fork inherits connections that both processes then read, and
 locks of threads that do not exist in it. A fresh interpreter with the same command line keeps what wraps the command
 (a custom `manage.py`, coverage) and runs the code that is installed *now*.
@@ -11,7 +11,8 @@ import. So the parent blocks these signals for the child until `WorkerSignals` h
 
 Note [The end of a process is bounded]
 Python waits for all threads, the exit handlers and the output. Something that a task left behind (a thread, a child,
-a full pipe) can delay this for ever. By then all outcomes are recorded and no lease is held.
+a full pipe) can delay this for ever. By then all outcomes are recorded and no lease is held,
+so the process ends after END_SECONDS.
 """
 
 import logging
@@ -38,7 +39,7 @@ END_SECONDS: Final = 2.0
 
 
 def build_command_line() -> list[str]:
-    """Return the command that starts this program again. See Note [A fresh interpreter]."""
+    """Return the command that starts this program again. See Note [A worker process is never forked]."""
     if not sys.executable or len(sys.orig_argv) < 2:
         raise ImproperlyConfigured(
             "This Python does not know its own command line. Start delayq_worker with a Python interpreter."

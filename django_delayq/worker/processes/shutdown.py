@@ -9,7 +9,7 @@ Note [Forked children restore signal handlers]
 A child that a task forks inherits these handlers and would ignore the SIGTERM by which `multiprocessing` ends it. So
 the child restores the former handlers. Signals are blocked until then, because these handlers would consume them.
 
-Note [A process that hangs]
+Note [A hung process is ended by faulthandler]
 A task in C code that never releases the interpreter hangs its process, including the thread that renews leases. After
 two lease periods its entries belong to other workers, so ending it costs nothing. No Python thread could end it, but
 `faulthandler` waits outside the interpreter.
@@ -35,6 +35,7 @@ logger = logging.getLogger("django_delayq.worker")
 VARIABLE: Final = "DELAYQ_SUPERVISOR"
 #: Minimum seconds without progress that count as a hang, however short the leases are.
 BUSY_SECONDS: Final = 10.0
+#: Time between two checks that the supervisor lives; each restarts the limit for a hang.
 LOOK_SECONDS: Final = 1.0
 
 

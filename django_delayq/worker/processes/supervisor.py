@@ -2,7 +2,7 @@
 
 It runs no task, connects to no server and holds no lease. If it is killed, the children detect it and drain.
 
-Note [Started again]
+Note [A worker that ends is restarted]
 A worker that ends is restarted, whatever its exit status, after a pause that doubles from 0.1 s to 5 s while it
 lives for less than YOUNG_SECONDS. Exceptions: `burst` mode, and a worker that reports an outdated release.
 """
@@ -23,7 +23,7 @@ from .shutdown import VARIABLE, set_stop_handlers
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Lifetime in seconds below which the pause before a restart grows. See Note [Started again].
+#: Lifetime in seconds below which the pause before a restart grows. See Note [A worker that ends is restarted].
 YOUNG_SECONDS = 60.0
 #: Seconds between two looks at the children.
 LOOK_SECONDS = 0.1
