@@ -21,8 +21,9 @@ from ..index.keys import group_by
 from ..ledger import chain
 from ..models import Condition, Control, Run, Schedule, Status, Tag, explain_wait
 from ..monitoring.explain import describe_recurrence
-from ..monitoring.problems import Problem, list_remarks, simplify
-from ..monitoring.snapshot import Snapshot, take_snapshot
+from ..monitoring.observing import take_snapshot
+from ..monitoring.problems import list_remarks, simplify
+from ..monitoring.snapshot import Problem, Snapshot
 from ..recurrence.point import try_from_ms, utcnow
 from . import charts, display
 from .base import BaseAdmin

@@ -21,9 +21,10 @@ from .. import conf
 from ..index.counters import LATENCY, Tally, compute_percentile, select_outcomes
 from ..models import Alert, Control, Overview
 from ..monitoring.minutes import read_rows, sum_steps
-from ..monitoring.problems import Problem, format_count, list_remarks, simplify
+from ..monitoring.observing import take_snapshot
+from ..monitoring.problems import format_count, list_remarks, simplify
 from ..monitoring.redis_side import QueueView, RedisView
-from ..monitoring.snapshot import Snapshot, take_snapshot
+from ..monitoring.snapshot import Problem, Snapshot
 from ..recurrence.point import utcnow
 from . import charts, display, glance
 from .asking import AskPage

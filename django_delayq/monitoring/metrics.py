@@ -34,8 +34,8 @@ from ..index.counters import (
     sum_by_queue,
 )
 from .minutes import sum_rows
+from .observing import take_snapshot
 from .redis_side import RedisView
-from .snapshot import take_snapshot
 
 __all__ = ["CONTENT_TYPE_LATEST", "CounterMetricFamily", "Gauges", "collect_counts", "format_families", "render_gauges"]
 

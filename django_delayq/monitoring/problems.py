@@ -8,54 +8,22 @@ limits have the status FINE. If the prefix belongs to another installation, only
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from .. import conf
-from ..exceptions import BrokerError
-from ..index.connection import DamagedKeys
 from ..index.counters import DISCARDED
-from ..ledger.bulk import MissingTables
 from ..models import Control, explain_wait
-from ..text import redact_text
 from .database_side import MOST_COUNTED, MOST_UNKNOWN, NAMES_SHOWN, Comparison, Named, Unnamed
 from .minutes import OVERLOAD
 from .redis_side import QueueView, RedisView, ServerView
-
-if TYPE_CHECKING:
-    from .snapshot import Snapshot
+from .snapshot import FINE, Problem, Snapshot
 
 MAX_WAIT_SECONDS = 60.0
-#: Exit status if nothing is wrong, if something is, and if Redis or the database could not be read.
-FINE: Final = 0
-WRONG: Final = 1
-BLIND: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A stable code, one line of text that includes the fix, the exit status, and what it concerns.
-
-    `subject` is the primary key of one schedule, pause or limit, `name` its name. `tone` is `bad`, `warn` or `quiet`.
-    """
-
-    code: str
-    message: str
-    status: int = WRONG
-    queue: str = ""
-    subject: str = ""
-    name: str = ""
-    tone: str = "bad"
-
-    @property
-    def is_wrong(self) -> bool:
-        return self.status != FINE
-
-
-def judge(snapshot: "Snapshot", *, max_wait: float = MAX_WAIT_SECONDS) -> list[Problem]:
+def judge(snapshot: Snapshot, *, max_wait: float = MAX_WAIT_SECONDS) -> list[Problem]:
     """Return what is wrong, then what is worth knowing; see Note [Problems delay work]. `max_wait` is in seconds."""
     compared, redis = snapshot.comparison, snapshot.redis
     problems = [snapshot.blind[code] for code in sorted(snapshot.blind, reverse=True)]
@@ -89,7 +57,7 @@ def list_remarks(problems: Iterable[Problem]) -> list[Problem]:
     return [each for each in problems if not each.is_wrong and each.tone != "quiet"]
 
 
-def _judge_discarded(snapshot: "Snapshot") -> Iterator[Problem]:
+def _judge_discarded(snapshot: Snapshot) -> Iterator[Problem]:
     count = sum(row.tally.get(DISCARDED, 0) for row in snapshot.rows or ())
     if count:
         text = ngettext(
@@ -102,7 +70,7 @@ def _judge_discarded(snapshot: "Snapshot") -> Iterator[Problem]:
         yield Problem("discarded", text % {"count": count})
 
 
-def _find_remarks(snapshot: "Snapshot") -> Iterator[Problem]:
+def _find_remarks(snapshot: Snapshot) -> Iterator[Problem]:
     if snapshot.redis is not None and not snapshot.redis.live:
         yield Problem("idle", _("No worker runs."), FINE, tone="warn")
     if (states := snapshot.states) is not None:
@@ -142,7 +110,7 @@ def format_count(count: int) -> str:
     return str(count) if count <= MOST_UNKNOWN else f"{MOST_UNKNOWN}+"
 
 
-def _judge_definitions(snapshot: "Snapshot") -> Iterator[Problem]:
+def _judge_definitions(snapshot: Snapshot) -> Iterator[Problem]:
     if (unknown := snapshot.unknown_tasks) and unknown.count:
         text = ngettext(
             "%(count)s schedule uses a task that no installed app has, and does not run: %(names)s. "
@@ -213,7 +181,7 @@ def _judge_server(server: ServerView) -> Iterator[Problem]:
         yield Problem("redis_unfit", text % {"field": server.disk_problem})
 
 
-def _judge_queues(redis: RedisView, snapshot: "Snapshot", max_wait: float) -> Iterator[Problem]:
+def _judge_queues(redis: RedisView, snapshot: Snapshot, max_wait: float) -> Iterator[Problem]:
     """Yield problems of queues. An entry of a paused queue may wait for any time."""
     paused = {row.name for row in snapshot.held_back or () if row.kind == "queue" and row.is_paused()}
     for queue in redis.queues:
@@ -284,21 +252,3 @@ def _judge_differences(compared: Comparison, redis: RedisView) -> Iterator[Probl
             count,
         )
         yield Problem("out_of_sync", text % {"count": count})
-
-
-def explain_failure(error: Exception) -> Problem:
-    """Return the problem for an error, in one line without credentials."""
-    reason = redact_text(" ".join(str(error).split()) or type(error).__name__).rstrip(". ?")
-    if isinstance(error, DamagedKeys):
-        text = _("%(error)s. A running worker deletes it and rebuilds within seconds; if none runs, start one.")
-        return Problem("redis_unfit", text % {"error": reason})
-    if isinstance(error, BrokerError):
-        text = _("%(error)s. Start Redis, or correct its address: the alias %(alias)s in CACHES.")
-        return Problem("redis_unreachable", text % {"error": reason, "alias": conf.get_config().redis}, BLIND)
-    if isinstance(error, MissingTables):
-        return Problem("database_unreachable", reason, BLIND)
-    text = _(
-        "The database cannot be used: %(error)s. Start it, or correct DATABASES; after an "
-        "upgrade run: manage.py migrate"
-    )
-    return Problem("database_unreachable", text % {"error": reason}, BLIND)

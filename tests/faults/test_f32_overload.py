@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from django_delayq.models import Run, Status
-from django_delayq.monitoring.snapshot import take_snapshot_within
+from django_delayq.monitoring.observing import take_snapshot_within
 from tests.acceptance.support import wait_until
 from tests.faults.harness.load import schedules
 from tests.faults.live import live_worker

@@ -9,7 +9,7 @@ from django.core.management import call_command
 
 from django_delayq import sync
 from django_delayq.index import keys
-from django_delayq.monitoring import snapshot
+from django_delayq.monitoring import observing
 from django_delayq.monitoring.redis_side import ShardView, WorkerView
 
 SHARD = ShardView("default", 0, 0, 0, 0, None, "built")
@@ -59,7 +59,7 @@ def key(broker, part, member="s1"):
 @pytest.fixture
 def well(broker, monkeypatch):
     """A built prefix with a live worker, which never writes anything while somebody looks."""
-    monkeypatch.setattr(snapshot, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(observing, "AGAIN_SECONDS", 0.01)
     build(broker)
     beat(broker)
     return broker

@@ -25,8 +25,7 @@ from django_delayq.monitoring import alerts
 from django_delayq.monitoring.alerts import sending, states
 from django_delayq.monitoring.database_side import find_late
 from django_delayq.monitoring.outgoing import DeliveryFailed, post
-from django_delayq.monitoring.problems import Problem
-from django_delayq.monitoring.snapshot import Snapshot
+from django_delayq.monitoring.snapshot import Problem, Snapshot
 from django_delayq.recurrence.point import utcnow
 from django_delayq.signals import alert_changed
 from tests import failpoints

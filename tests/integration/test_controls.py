@@ -12,7 +12,7 @@ from django_delayq.index import EntryDefinition
 from django_delayq.management.commands.delayq_status import build_dict, format_lines
 from django_delayq.models import Control, Origin, Run, Schedule
 from django_delayq.monitoring import explain
-from django_delayq.monitoring.snapshot import take_snapshot
+from django_delayq.monitoring.observing import take_snapshot
 from django_delayq.recurrence.point import utcnow
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import WorkerOptions

@@ -19,9 +19,10 @@ from django_delayq.models import Control, Schedule
 from django_delayq.monitoring import alerts, explain
 from django_delayq.monitoring.database_side import MOST_COUNTED, Named
 from django_delayq.monitoring.minutes import sum_rows
+from django_delayq.monitoring.observing import take_snapshot_within
 from django_delayq.monitoring.problems import format_span, get_exit_status, list_remarks
 from django_delayq.monitoring.redis_side import QueueView
-from django_delayq.monitoring.snapshot import Snapshot, take_snapshot_within
+from django_delayq.monitoring.snapshot import Snapshot
 from django_delayq.recurrence.point import utcnow
 from django_delayq.recurrence.zone import get_zone
 from django_delayq.text import escape_text, redact_text

@@ -35,8 +35,8 @@ from ...models import Alert, Condition, Schedule, ScheduleState
 from ...recurrence.point import utcnow
 from ...signals import alert_changed
 from ..database_side import MOST_UNKNOWN, find_late, find_unknown_tasks, query_enabled, read_used
-from ..problems import Problem
-from ..snapshot import Snapshot, take_snapshot
+from ..observing import take_snapshot
+from ..snapshot import Problem, Snapshot
 
 #: Days that rows of recovered alerts are kept.
 DAYS_KEPT = 90

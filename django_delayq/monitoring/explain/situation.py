@@ -20,8 +20,8 @@ from ...models.differences import SWITCH, list_differing
 from ...recurrence.point import try_from_ms
 from ...recurrence.words import describe
 from ...recurrence.zone import get_zone
+from ..observing import take_snapshot
 from ..problems import simplify
-from ..snapshot import take_snapshot
 from .outcome import describe_run, format_instant
 
 #: Problems that keep due entries waiting.
