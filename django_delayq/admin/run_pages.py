@@ -20,7 +20,6 @@ from ..calls.task_options import NAMES as CALLBACKS
 from ..models import Origin, Run, Schedule, Status, explain_wait
 from ..recurrence.point import utcnow
 from ..text import escape_text, redact
-from ..worker.announcing import build_idempotency_key
 from . import display
 from .base import ReadOnlyAdmin, column, find_key_before_newest, is_long
 from .display import Html, format_instant
@@ -234,9 +233,7 @@ class RunAdmin(ReadOnlyAdmin, FailuresPage):
     )
     attempts_column = column(gettext_lazy("all attempts"), display.render_attempts)
     output_column = column(gettext_lazy("log and output"), lambda run: display.format_outputs(run.outputs_read))
-    key_column = column(
-        gettext_lazy("idempotency key"), lambda run: display.format_identity(build_idempotency_key(run))
-    )
+    key_column = column(gettext_lazy("idempotency key"), lambda run: display.format_identity(run.idempotency_key))
     error_column = column(
         gettext_lazy("error"), lambda run: display.format_traceback(display.redact_run_text(run, run.error))
     )

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..calls.results import format_id
 from ..conf import rules
-from ..recurrence.point import utcnow
+from ..recurrence.point import to_ms, utcnow
 from .columns import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 
@@ -80,6 +80,18 @@ class RunProperties:
     def result_id(self: Any) -> str:
         """The id of a job's result; '' for other runs."""
         return format_id(self.pk, self.token) if self.token else ""
+
+    @property
+    def idempotency_key(self: Any) -> str:
+        """A text that is the same for all executions of a due point or a job, and unique to it."""
+        return self.result_id or f"{self.schedule_id}:{self.origin}:{to_ms(self.due_at)}"
+
+    @property
+    def labels(self: Any) -> dict[str, str | int]:
+        """The fields that identify an execution in log records and traces: task, queue, attempt, run or job."""
+        names = {"task": self.task} if self.is_job else {"task": self.task, "schedule": self.schedule_name}
+        kind = "job" if self.is_job else "run"
+        return {**names, "queue": self.queue, kind: self.idempotency_key, "attempt": self.attempt}
 
     @property
     def latency(self: Any) -> timedelta | None:

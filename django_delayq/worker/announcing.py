@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.dispatch import Signal
 
@@ -23,16 +23,13 @@ from ..calls.results import to_local
 from ..calls.side_channels import Guard
 from ..index.counters import MISSED, TOO_LATE, Counts
 from ..ledger import Outcome
-from ..ledger.rows import AnyRun, RunRow, ScheduleRow
+from ..ledger.rows import RunRow, ScheduleRow
 from ..models import Origin, Schedule, Status
 from ..models.run import OPEN
 from ..monitoring import pings
-from ..recurrence import to_ms
 from ..signals import run_finished, run_skipped, run_started
 from ..text import format_iso, redact_text
-
-if TYPE_CHECKING:
-    from .held import Lease
+from .held import Lease
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -53,7 +50,7 @@ _SHOWN = {
 }
 
 
-def begin(held: "Lease", task: AnyTask) -> AnyResult | None:
+def begin(held: Lease, task: AnyTask) -> AnyResult | None:
     """Announce an attempt that begins, and count it; return the result of a job, None for a due point."""
     run, schedule = held.outcome.run, held.outcome.schedule
     if schedule is None:
@@ -69,7 +66,7 @@ def begin(held: "Lease", task: AnyTask) -> AnyResult | None:
     return None
 
 
-def build_running_result(held: "Lease", task: AnyTask) -> AnyResult:
+def build_running_result(held: Lease, task: AnyTask) -> AnyResult:
     """Return the result of a job whose attempt has begun and has no outcome yet."""
     run, call = held.outcome.run, held.outcome.call
     result = build_result(task, run, {"args": call.args, "kwargs": call.kwargs}, begun=True)
@@ -77,7 +74,7 @@ def build_running_result(held: "Lease", task: AnyTask) -> AnyResult:
     return result
 
 
-def end(held: "Lease", result: AnyResult | None) -> None:
+def end(held: Lease, result: AnyResult | None) -> None:
     """Prepare the calls of receivers, for after the record; `result` is the one of a job. A retry has none."""
     run = held.outcome.run
     if run.status in OPEN:
@@ -103,7 +100,7 @@ def end(held: "Lease", result: AnyResult | None) -> None:
         EXECUTING.reset(token)
 
 
-def _send_finished(held: "Lease", result: AnyResult, error: BaseException | None) -> None:
+def _send_finished(held: Lease, result: AnyResult, error: BaseException | None) -> None:
     send = partial(_send_to_jobs, task_finished, "task_finished", held, result)
     if error is None:
         send()
@@ -114,7 +111,7 @@ def _send_finished(held: "Lease", result: AnyResult, error: BaseException | None
         send()
 
 
-def _send_to_jobs(signal: Signal, name: str, held: "Lease", result: AnyResult) -> None:
+def _send_to_jobs(signal: Signal, name: str, held: Lease, result: AnyResult) -> None:
     call: Any = held.outcome.job
     side_channels.send(signal, name, cut=BaseException, sender=type(call.owner), task_result=result)
 
@@ -165,7 +162,7 @@ def ping(run: RunRow, schedule: ScheduleRow, what: str, body: str = "") -> None:
     """Ping the schedule's URL, but not for a backfill, which does not show the schedule's current state."""
     if run.origin != Origin.BACKFILL:
         with PINGS:
-            pings.ping(schedule.ping_url, what, build_idempotency_key(run), body)
+            pings.ping(schedule.ping_url, what, run.idempotency_key, body)
 
 
 def log_run(outcome: Outcome) -> None:
@@ -182,24 +179,11 @@ def log_run(outcome: Outcome) -> None:
     shown = event | ({"points": "not known"} if event.get("points") == 0 else {})
     parts += [text.format(shown[name]) for name, text in _SHOWN.items() if name in event]
     info = None if error is None else (type(error), error, error.__traceback__)
-    extra = {"delayq": event, **build_labels(run)}
+    extra = {"delayq": event, **run.labels}
     line = "  ".join(parts).replace("\n", " ")
     record = logger.makeRecord(logger.name, level, __file__, 0, message, (line,), info, extra=extra)
     record.exc_text = run.error.rstrip("\n") or None
     logger.handle(record)
-
-
-def build_idempotency_key(run: AnyRun) -> str:
-    """Return a text that is the same for all executions of a due point or a job, and unique to it."""
-    return run.result_id or f"{run.schedule_id}:{run.origin}:{to_ms(run.due_at)}"
-
-
-def build_labels(run: RunRow) -> dict[str, str | int]:
-    """Return the fields that identify an execution in log records and traces: task, queue, attempt, run or job."""
-    key = build_idempotency_key(run)
-    if run.is_job:
-        return {"task": run.task, "queue": run.queue, "job": key, "attempt": run.attempt}
-    return {"task": run.task, "schedule": run.schedule_name, "queue": run.queue, "run": key, "attempt": run.attempt}
 
 
 def build_run_event(run: RunRow) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from asgiref.sync import async_to_sync, iscoroutinefunction
 
@@ -47,8 +47,8 @@ from ..models import Status
 from ..models.run import OPEN
 from ..text import find_secret_texts, redact_text
 from . import announcing
-from .announcing import build_idempotency_key, build_running_result
-from .held import Lease, compute_backoff_ms
+from .announcing import build_running_result
+from .held import FormattedError, Lease, compute_backoff_ms
 from .processes import isolated
 from .processes.isolated import format_safely, get_remote_traceback
 from .processes.process import end_as_child
@@ -179,15 +179,6 @@ def take_result(value: Any, most: int, *, is_job: bool) -> tuple[Any, BaseExcept
     return {"not stored": f"The result cannot be stored: {reason}"[:MAX_TITLE_CHARS]}, None
 
 
-class FormattedError(NamedTuple):
-    """A formatted error without the secrets of the call; `error` is the exception to log, or a substitute."""
-
-    path: str
-    title: str
-    text: str
-    error: BaseException
-
-
 def describe(error: BaseException, call: ScheduleRow | Call, trace: str = "") -> FormattedError:
     """Format an error that ended a call; `trace` replaces its traceback. Every database can store the texts."""
 
@@ -300,20 +291,20 @@ def _refuse(error: InvalidArguments) -> None:
 def build_context(held: Lease, task: AnyTask, result: AnyResult | None) -> ExecutionContext:
     """Return the context of an attempt that begins; `result` is the result of a job, None for a due point."""
     run, schedule = held.outcome.run, held.outcome.schedule
-    key = build_idempotency_key(run)
     if schedule is None:
         assert result is not None  # noqa: S101
-        return JobContext(task_result=result, idempotency_key=key, _lease_lost=held.is_lost)
+        return JobContext(task_result=result, idempotency_key=run.idempotency_key, _lease_lost=held.is_lost)
     result = TaskResult(
-        task=task, id=key, status=TaskResultStatus.RUNNING, enqueued_at=run.due_at, started_at=run.started_at,
-        finished_at=None, last_attempted_at=run.started_at, args=schedule.args, kwargs=schedule.kwargs,
+        task=task, id=run.idempotency_key, status=TaskResultStatus.RUNNING, enqueued_at=run.due_at,
+        started_at=run.started_at, finished_at=None, last_attempted_at=run.started_at, args=schedule.args,
+        kwargs=schedule.kwargs,
         backend=task.backend, errors=[], worker_ids=[run.worker] * run.attempt,
     )  # fmt: skip
     return RunContext(
         task_result=result,
         schedule=build_schedule(schedule),
         due_at=run.due_at,
-        idempotency_key=key,
+        idempotency_key=run.idempotency_key,
         _lease_lost=held.is_lost,
     )
 

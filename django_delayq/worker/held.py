@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from django.db import Error
 
@@ -25,10 +25,6 @@ from ..ledger.rows import RunRow, ScheduleRow
 from ..models import Status
 from ..recurrence import Skip, from_ms, to_ms
 from ..signals import lease_lost
-from .announcing import build_labels
-
-if TYPE_CHECKING:
-    from .calling import FormattedError
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -38,6 +34,15 @@ AGAIN_MS = 1_000
 RENEWED_WITHIN = 40.0
 #: Maximum delay before a retry.
 MAX_BACKOFF = timedelta(hours=1)
+
+
+class FormattedError(NamedTuple):
+    """A formatted error without the secrets of the call; `error` is the exception to log, or a substitute."""
+
+    path: str
+    title: str
+    text: str
+    error: BaseException
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +90,7 @@ class Lease:
     #: The user who stopped the task while it ran, '' if not known; None if it was not stopped.
     stopped_by: str | None = None
     interrupt: Callable[[], object] | None = None
-    failure: "FormattedError | None" = None
+    failure: FormattedError | None = None
     span: Any = None
 
     #: Monotonic second at which its row was first found locked, 0 for never; whether the log has reported it.
@@ -140,7 +145,7 @@ class Lease:
 
     @property
     def labels(self) -> dict[str, str | int]:
-        return build_labels(self.outcome.run)
+        return self.outcome.run.labels
 
     def get_backoff_left_ms(self, run: RunRow, call: ScheduleRow | Call) -> int:
         """Return the rest of a retry's delay (ms) if Redis does not know the retry: not settled, or flushed."""
