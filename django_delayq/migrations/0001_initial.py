@@ -8,8 +8,8 @@ from django.apps import apps
 from django.db import migrations, models
 
 import django_delayq.models.columns
+import django_delayq.models.definition
 import django_delayq.models.run
-import django_delayq.models.schedule
 import django_delayq.models.versions
 import django_delayq.recurrence.point
 import django_delayq.recurrence.policy
@@ -184,7 +184,9 @@ class Migration(migrations.Migration):
                 (
                     "timezone",
                     models.CharField(
-                        default=django_delayq.models.schedule.default_timezone, max_length=64, verbose_name="time zone"
+                        default=django_delayq.models.definition.default_timezone,
+                        max_length=64,
+                        verbose_name="time zone",
                     ),
                 ),
                 (
@@ -226,7 +228,7 @@ class Migration(migrations.Migration):
                 (
                     "queue",
                     models.CharField(
-                        default=django_delayq.models.schedule.default_queue, max_length=64, verbose_name="queue"
+                        default=django_delayq.models.definition.default_queue, max_length=64, verbose_name="queue"
                     ),
                 ),
                 ("priority", models.SmallIntegerField(default=0, verbose_name="priority")),

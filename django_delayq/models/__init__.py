@@ -4,10 +4,9 @@ from django.apps import apps
 
 from .control import Control, explain_wait
 from .kept import Definition
-from .queryset import ScheduleQuerySet
 from .records import Alert, Output, Overview, Rollup, Tag, Tombstone, read_tags
 from .run import Origin, Run, RunQuerySet, Status
-from .schedule import Schedule
+from .schedule import Schedule, ScheduleQuerySet
 from .state import Condition, ScheduleState
 
 if apps.is_installed("django.contrib.admin"):

@@ -1,12 +1,13 @@
-"""Validation of a definition: recurrence, task, arguments, queue. Queries the database only for stored values."""
+"""The fields of a schedule, and their validation, which queries the database only for stored values."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from django.core.exceptions import ValidationError
+from django.db import models
 from django.utils.timezone import is_naive
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from .. import conf
 from ..calls import commands, handover, registry
@@ -14,20 +15,20 @@ from ..calls.annotations import find_misfits
 from ..calls.call import find_first_alias
 from ..calls.task_options import NAMES as CALLBACKS
 from ..calls.validators import is_storable, validate_json
-from ..conf.alerts import find_refusal
+from ..conf.alerts import LONGEST, find_refusal
 from ..exceptions import InvalidArguments, InvalidRecurrence, UnknownTask
 from ..recurrence import Recurrence
 from ..recurrence.phrases import offer
 from ..recurrence.point import utcnow
+from ..recurrence.policy import Recurring
 from ..recurrence.zone import get_zone
-from .columns import get_fields
-
-if TYPE_CHECKING:
-    from .schedule import Schedule
+from .columns import UTCDateTimeField, get_fields
+from .primary import PrimaryModel
+from .versions import now_generation
 
 INSTANTS = ("at", "start_at", "end_at")
 #: SQLite keeps durations as microseconds in 64 bits.
-LONGEST = timedelta(days=100_000_000)
+LONGEST_DURATION = timedelta(days=100_000_000)
 #: Gaps of a cron expression that are compared with the minimum interval: more than an hour of minutes.
 GAPS_COMPARED = 100
 #: Maximum of `keep_last`: each pass of pruning counts that far.
@@ -38,7 +39,127 @@ VALUE_FIELD = {"cron": "cron", "every": "every", "once": "at"}
 Problem = tuple[str, str]
 
 
-def clean_definition(schedule: "Schedule") -> None:
+def default_timezone() -> str:
+    return conf.get_project_timezone()
+
+
+def default_queue() -> str:
+    return conf.get_config().queues[0]
+
+
+class AbstractSchedule(Recurring, PrimaryModel):
+    """The fields of a schedule, and what makes them valid."""
+
+    class Kind(models.TextChoices):
+        CRON = "cron", _("cron expression")
+        EVERY = "every", _("interval")
+        ONCE = "once", _("once")
+
+    class EveryFrom(models.TextChoices):
+        DUE = "due", _("fixed rate: from due time to due time")
+        FINISH = "finish", _("fixed delay: from the end of the last run")
+
+    class DstGap(models.TextChoices):
+        RUN_AFTER = "run_after", _("run once, right after the gap")
+        SKIP = "skip", _("skip")
+
+    class DstOverlap(models.TextChoices):
+        ONCE = "once", _("run once, the first time")
+        TWICE = "twice", _("run both times")
+
+    class Overlap(models.TextChoices):
+        SKIP = "skip", _("skip due times during a run")
+        QUEUE_ONE = "queue_one", _("run the newest afterwards")
+        QUEUE_ALL = "queue_all", _("run all afterwards")
+        ALLOW = "allow", _("run side by side")
+
+    class Missed(models.TextChoices):
+        LATEST = "latest", _("run only the latest")
+        ALL = "all", _("run all, oldest first")
+        SKIP = "skip", _("skip, wait for the next")
+
+    class Keep(models.TextChoices):
+        AS_SET = "", _("default of the settings")
+        ALL = "all", _("all, forever")
+        FAILURES = "failures", _("failed and lost runs")
+        LAST = "last", _("only the newest runs")
+        NONE = "none", _("only the newest run")
+
+    name = models.CharField(_("name"), max_length=200, unique=True)
+    description = models.TextField(_("description"), blank=True, default="")
+    task = models.CharField(_("task"), max_length=255)
+    args = models.JSONField(_("positional arguments"), default=list, blank=True)
+    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
+
+    kind = models.CharField(_("kind"), max_length=8, choices=Kind)
+    cron = models.CharField(_("cron expression"), max_length=255, blank=True, default="")
+    every = models.DurationField(_("every"), null=True, blank=True)
+    every_from = models.CharField(_("count the interval"), max_length=8, choices=EveryFrom, default=EveryFrom.DUE)
+    at = UTCDateTimeField(_("at"), null=True, blank=True)
+    timezone = models.CharField(_("time zone"), max_length=64, default=default_timezone)
+    dst_gap = models.CharField(_("time that does not exist"), max_length=16, choices=DstGap, default=DstGap.RUN_AFTER)
+    dst_overlap = models.CharField(
+        _("time that comes twice"), max_length=16, choices=DstOverlap, default=DstOverlap.ONCE
+    )
+    start_at = UTCDateTimeField(_("not before"), null=True, blank=True)
+    end_at = UTCDateTimeField(_("not after"), null=True, blank=True)
+    max_runs = models.PositiveIntegerField(_("end after this many runs"), null=True, blank=True)
+    jitter = models.DurationField(_("jitter"), default=timedelta(0))
+
+    enabled = models.BooleanField(_("enabled"), default=True)
+    pause_reason = models.CharField(_("reason for the pause"), max_length=200, blank=True, default="")
+    queue = models.CharField(_("queue"), max_length=64, default=default_queue)
+    priority = models.SmallIntegerField(_("priority"), default=0)
+    backend = models.CharField(_("hand over to the TASKS backend"), max_length=64, blank=True, default="")
+
+    overlap = models.CharField(_("due during a run"), max_length=16, choices=Overlap, default=Overlap.SKIP)
+    missed = models.CharField(_("due without a worker"), max_length=16, choices=Missed, default=Missed.LATEST)
+    grace = models.DurationField(_("grace"), null=True, blank=True)
+    catch_up_window = models.DurationField(_("catch-up window"), null=True, blank=True)
+    max_catch_up = models.PositiveIntegerField(_("catch up at most"), default=100)
+    timeout = models.DurationField(_("timeout"), null=True, blank=True)
+    max_attempts = models.PositiveSmallIntegerField(_("attempts"), default=1)
+    backoff = models.DurationField(_("backoff"), default=timedelta(seconds=10))
+
+    keep = models.CharField(_("runs to keep"), max_length=8, choices=Keep, blank=True, default="")
+    keep_last = models.PositiveIntegerField(_("number of newest runs"), null=True, blank=True)
+    on_success = models.CharField(_("task after a success"), max_length=255, blank=True, default="")
+    on_failure = models.CharField(_("task after a failure"), max_length=255, blank=True, default="")
+
+    expected_within = models.DurationField(_("expected to succeed within"), null=True, blank=True)
+    ping_url = models.CharField(_("address to ping"), max_length=LONGEST, blank=True, default="")
+
+    created_at = UTCDateTimeField(_("created"), default=utcnow, editable=False)
+    updated_at = UTCDateTimeField(_("changed"), default=utcnow, editable=False)
+    generation = models.BigIntegerField(default=now_generation, editable=False)
+    synced_generation = models.BigIntegerField(default=0, editable=False)
+    replaced_from = UTCDateTimeField(null=True, editable=False)
+    effective_from = UTCDateTimeField(default=utcnow, editable=False)
+    #: The key of `@periodic`; null if made by hand. Only syncs write this and the next column, by `update()`.
+    declared_key = models.CharField(max_length=200, null=True, unique=True, editable=False)  # noqa: DJ001 - unique
+    #: When a sync found the declaration missing in the code.
+    declaration_gone_at = UTCDateTimeField(null=True, editable=False)
+
+    #: The user who makes the next edit. `save()` stores it with the replaced definition, and clears it.
+    changed_by = ""
+
+    class Meta:
+        abstract = True
+
+    def clean(self) -> None:
+        super().clean()
+        clean_definition(self)
+
+    def begin_version(self) -> None:
+        """Make this row a definition that begins now."""
+        now = utcnow()
+        self.generation = max(int(self.generation), now_generation())
+        self.replaced_from, self.effective_from = None, max(self.created_at, now)
+        self.synced_generation = 0
+        self.updated_at = now
+
+
+def clean_definition(schedule: AbstractSchedule) -> None:
     """Check the whole definition; raise a `ValidationError` with every mistake, by model field."""
     _refuse(_check_types(schedule))
     kind = _check_kind(schedule)
@@ -56,7 +177,7 @@ def _refuse(problems: Sequence[Problem]) -> None:
         raise ValidationError(errors)
 
 
-def _check_types(schedule: "Schedule") -> list[Problem]:
+def _check_types(schedule: AbstractSchedule) -> list[Problem]:
     types = {"DurationField": timedelta, "DateTimeField": datetime}
     problems = []
     for name, field in get_fields(type(schedule)).items():
@@ -66,14 +187,14 @@ def _check_types(schedule: "Schedule") -> list[Problem]:
                 problems.append((name, "This cannot be null."))
         elif wanted is not None and not isinstance(value, wanted):
             problems.append((name, f"This must be a {wanted.__name__}, not {type(value).__name__} {value!r}."))
-        elif isinstance(value, timedelta) and abs(value) > LONGEST:
-            problems.append((name, f"This is longer than a database stores: at most {LONGEST.days:,} days."))
+        elif isinstance(value, timedelta) and abs(value) > LONGEST_DURATION:
+            problems.append((name, f"This is longer than a database stores: at most {LONGEST_DURATION.days:,} days."))
         elif isinstance(value, str) and not is_storable(value):
             problems.append((name, "This has a NUL character or half of a surrogate pair, which no database stores."))
     return problems
 
 
-def _check_kind(schedule: "Schedule") -> list[Problem]:
+def _check_kind(schedule: AbstractSchedule) -> list[Problem]:
     if schedule.kind not in VALUE_FIELD:
         return [("kind", f"The kind is one of cron, every and once, not {schedule.kind!r}.")]
     problems = []
@@ -88,7 +209,7 @@ def _check_kind(schedule: "Schedule") -> list[Problem]:
     return problems
 
 
-def _check_values(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
+def _check_values(schedule: AbstractSchedule, minimum: timedelta) -> list[Problem]:
     naive = [name for name in INSTANTS if (value := getattr(schedule, name)) is not None and is_naive(value)]
     if naive:
         return [(name, "An instant must be aware: add the time zone, as in datetime(…, tzinfo=UTC).") for name in naive]
@@ -102,7 +223,7 @@ def _check_values(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
     return []
 
 
-def _check_points(schedule: "Schedule", minimum: timedelta) -> list[Problem]:
+def _check_points(schedule: AbstractSchedule, minimum: timedelta) -> list[Problem]:
     try:
         rule = schedule.recurrence
         schedule.policies  # noqa: B018 - raises if a policy is unknown
@@ -132,8 +253,8 @@ def _offer(typed: str) -> str:
         return ""
     every = found[0].removeprefix("@every ")
     if every != found[0]:
-        return " " + _("This is an interval: choose that kind, and write %(every)s.") % {"every": every}
-    return " " + _("Did you mean %(cron)s: %(words)s?") % {"cron": found[0], "words": found[1]}
+        return " " + gettext("This is an interval: choose that kind, and write %(every)s.") % {"every": every}
+    return " " + gettext("Did you mean %(cron)s: %(words)s?") % {"cron": found[0], "words": found[1]}
 
 
 def _find_short_gap(minimum: timedelta, rule: Recurrence, first: datetime) -> timedelta | None:
@@ -151,13 +272,13 @@ def _find_short_gap(minimum: timedelta, rule: Recurrence, first: datetime) -> ti
     return None
 
 
-def _is_stored(schedule: "Schedule", *fields: str) -> bool:
+def _is_stored(schedule: AbstractSchedule, *fields: str) -> bool:
     """Return whether these values are stored already: those of an existing schedule stay valid."""
     stored = type(schedule)._base_manager.filter(pk=schedule.pk).values_list(*fields).first()
     return stored == tuple(getattr(schedule, name) for name in fields)
 
 
-def _check_one_off(schedule: "Schedule") -> list[Problem]:
+def _check_one_off(schedule: AbstractSchedule) -> list[Problem]:
     at = schedule.at
     if at is None or at > utcnow() or _is_stored(schedule, "at"):
         return []
@@ -168,7 +289,7 @@ def _check_one_off(schedule: "Schedule") -> list[Problem]:
     return [("at", f"{typed:%Y-%m-%d %H:%M:%S %Z} has passed. Choose a future time, or use Run now.")]
 
 
-def _check_execution(schedule: "Schedule") -> Iterator[Problem]:
+def _check_execution(schedule: AbstractSchedule) -> Iterator[Problem]:
     if schedule.timeout is not None and schedule.timeout <= timedelta(0):
         yield "timeout", "A timeout is longer than zero; leave it empty for none."
     queues = conf.get_config().queues
@@ -183,7 +304,7 @@ def _check_execution(schedule: "Schedule") -> Iterator[Problem]:
         yield "keep_last", f"Set the number of newest runs to keep: from 1 to {MOST_KEPT:,}."
 
 
-def _check_watching(schedule: "Schedule") -> Iterator[Problem]:
+def _check_watching(schedule: AbstractSchedule) -> Iterator[Problem]:
     if schedule.expected_within is not None and schedule.expected_within <= timedelta(0):
         yield "expected_within", "This must be longer than zero. Leave it empty for no alert."
     if schedule.ping_url and not _is_stored(schedule, "ping_url"):
@@ -195,7 +316,7 @@ def _check_watching(schedule: "Schedule") -> Iterator[Problem]:
             yield "ping_url", refusal
 
 
-def _check_call(schedule: "Schedule") -> list[Problem]:
+def _check_call(schedule: AbstractSchedule) -> list[Problem]:
     field = "task"
     try:
         task = registry.get_task(schedule.task)
@@ -219,7 +340,7 @@ def _check_call(schedule: "Schedule") -> list[Problem]:
     return problems
 
 
-def _check_callbacks(schedule: "Schedule") -> Iterator[Problem]:
+def _check_callbacks(schedule: AbstractSchedule) -> Iterator[Problem]:
     """Check the callbacks, which are called with the primary key of the run and its due point."""
     for field in CALLBACKS:
         path = getattr(schedule, field)

@@ -14,10 +14,8 @@ from django.db.models import OuterRef, Subquery
 
 from ..recurrence.point import utcnow
 from .columns import UTCDateTimeField, from_json, get_values, to_json
+from .definition import AbstractSchedule
 from .primary import PrimaryModel, PrimaryQuerySet
-
-if TYPE_CHECKING:
-    from .schedule import Schedule
 
 #: Maximum former definitions per schedule; older ones are deleted.
 KEPT = 50
@@ -28,7 +26,7 @@ SWITCH_FIELDS = ("enabled", "pause_reason")
 
 
 class DefinitionQuerySet(PrimaryQuerySet["Definition"]):
-    def keep(self, replaced: Sequence["Schedule"], followed_by: Mapping[int, int], by: str = "") -> None:
+    def keep(self, replaced: Sequence[AbstractSchedule], followed_by: Mapping[int, int], by: str = "") -> None:
         """Keep these rows, as read before the edit. `followed_by`: their generations after it, by primary key."""
         values = {row.pk: to_json(get_values(row)) for row in replaced}
         rows, since = self.filter(schedule__in=list(values)), {row.pk: row.generation for row in replaced}
@@ -89,7 +87,7 @@ class Definition(PrimaryModel):
     def __str__(self) -> str:
         return f"schedule {self.schedule_id} up to generation {self.generation}"
 
-    def is_followed_by(self, other: "Definition | Schedule | None") -> bool:
+    def is_followed_by(self, other: "Definition | AbstractSchedule | None") -> bool:
         """Return whether `other` came directly after this definition, without an unkept edit in between."""
         if isinstance(other, Definition):
             return self.followed_by == other.since
@@ -101,7 +99,7 @@ class Definition(PrimaryModel):
         model: Any = self._meta.get_field("schedule").related_model
         with transaction.atomic(using=using):
             rows = model._base_manager.using(using).select_for_update()
-            row: Schedule | None = rows.filter(pk=self.schedule_id).first()
+            row: AbstractSchedule | None = rows.filter(pk=self.schedule_id).first()
             if row is None:
                 return False
             current, then = get_values(row), from_json(self.values)

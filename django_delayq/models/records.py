@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
@@ -13,9 +13,6 @@ from ..recurrence.point import utcnow
 from .columns import UTCDateTimeField
 from .primary import PrimaryModel, PrimaryQuerySet
 from .versions import now_generation
-
-if TYPE_CHECKING:
-    from .schedule import Schedule
 
 
 class Output(PrimaryModel):
@@ -130,13 +127,13 @@ def read_tags(text: str) -> list[str]:
 
 
 class TagQuerySet(PrimaryQuerySet["Tag"]):
-    def put(self, schedule: "Schedule", names: Iterable[str]) -> list[str]:
+    def put(self, schedule: models.Model, names: Iterable[str]) -> list[str]:
         """Replace the tags of a schedule; return them in the form of `read_tags`."""
         wanted = read_tags(",".join(names))
-        rows = self.filter(schedule=schedule)
+        rows = self.filter(schedule=schedule.pk)
         with transaction.atomic(using=self.db):
             rows.exclude(name__in=wanted).delete()
-            self.bulk_create([self.model(schedule=schedule, name=name) for name in wanted], ignore_conflicts=True)
+            self.bulk_create([self.model(schedule_id=schedule.pk, name=name) for name in wanted], ignore_conflicts=True)
         return wanted
 
 

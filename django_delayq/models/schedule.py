@@ -1,134 +1,158 @@
 """The row that users edit. Saving it never fails because of Redis, and never starts a run."""
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from django.db import models, router, transaction
-from django.db.models import F, Q
+from django.db import connections, models, router, transaction
+from django.db.models import F, Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 
-from .. import conf
-from ..conf.alerts import LONGEST
 from ..recurrence.point import utcnow
-from ..recurrence.policy import Recurring
 from ..recurrence.preview import PreviewPoint, preview
-from .columns import UTCDateTimeField, list_own_fields
-from .definition import clean_definition
-from .kept import SWITCH_FIELDS, Definition
-from .primary import PrimaryModel, lock_to_delete
-from .queryset import ScheduleQuerySet
-from .records import Tombstone
-from .versions import BOOKKEEPING_FIELDS, build_version, now_generation
+from ..signals import definitions_changed, definitions_deleted
+from .columns import list_own_fields
+from .definition import AbstractSchedule
+from .kept import MOST_AT_ONCE, SWITCH_FIELDS, Definition
+from .primary import PrimaryQuerySet, lock_rows, lock_to_delete
+from .records import Tag, Tombstone
+from .state import Condition
+from .versions import (
+    BOOKKEEPING_FIELDS,
+    TIMING_FIELDS,
+    build_move,
+    build_move_by,
+    build_next_generation,
+    build_version,
+    is_expression,
+)
 
 #: Fields that may change in a definition that is no longer valid.
 UNCHECKED_FIELDS = {"name", "description", *SWITCH_FIELDS}
 
 
-def default_timezone() -> str:
-    return conf.get_project_timezone()
+class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
+    def enabled(self) -> Self:
+        """Return the schedules that can run: enabled, with a next due point that exists and can be computed."""
+        return self.filter(enabled=True).exclude(state__condition__in=[Condition.FINISHED, Condition.BROKEN])
+
+    def paused(self) -> Self:
+        return self.filter(enabled=False)
+
+    def failing(self) -> Self:
+        return self.filter(state__failing_streak__gt=0)
+
+    def finished(self) -> Self:
+        """Return the schedules with no further due point."""
+        return self.filter(state__condition=Condition.FINISHED)
+
+    def broken(self) -> Self:
+        """Return the schedules whose next due point cannot be computed."""
+        return self.filter(state__condition=Condition.BROKEN)
+
+    def tagged(self, name: str) -> Self:
+        return self.filter(tags__name=name)
+
+    def read_used_names(self, most: int, *only: str) -> dict[str, list[str]]:
+        """Return up to `most` names in use for each "queue", "task" and "tag", or `only` these. Reads only indexes."""
+        own = self._query_schedules().model
+        names: dict[str, list[str]] = {name: [] for name in only or ("queue", "task", "tag")}
+        quote, found, parts = connections[self.db].ops.quote_name, [], []
+        for what in names:
+            table = quote((Tag if what == "tag" else own)._meta.db_table)
+            column = quote("name" if what == "tag" else what)
+            found.append(
+                f"{what}s AS (SELECT MIN({column}) AS name, 1 AS n FROM {table} UNION ALL SELECT "  # noqa: S608 - ours
+                f"(SELECT MIN({column}) FROM {table} WHERE {column} > {what}s.name), n + 1 FROM {what}s "
+                "WHERE name IS NOT NULL AND n < %s)"
+            )
+            parts.append(f"SELECT '{what}', name FROM {what}s WHERE name IS NOT NULL")  # noqa: S608
+        with connections[self.db].cursor() as cursor:
+            cursor.execute(f"WITH RECURSIVE {', '.join(found)} {' UNION ALL '.join(parts)}", [most] * len(names))
+            for what, name in cursor.fetchall():
+                names[what].append(name)
+        return names
+
+    def _query_schedules(self) -> "QuerySet[Schedule]":
+        """Return all schedules as this app's own model, even if `self.model` is a subclass."""
+        model: Any = Definition._meta.get_field("schedule").related_model
+        rows: QuerySet[Schedule] = model._base_manager.using(self.db)
+        return rows
+
+    def unmirrored(self) -> Self:
+        """Return the schedules whose last edit has not reached Redis."""
+        return self.exclude(generation=F("synced_generation"))
+
+    def update(self, **kwargs: Any) -> int:
+        """Update like Django's, unvalidated; Redis follows on commit. See Note [Edits keep definitions]."""
+        definition = {field.name for field in list_own_fields(self.model)} - BOOKKEEPING_FIELDS
+        if definition.isdisjoint(kwargs):
+            return super().update(**kwargs)
+        kwargs = {"updated_at": utcnow(), **kwargs, "generation": build_next_generation(), **build_move_by(kwargs)}
+        self._for_write = True
+        computed = sorted(name for name in TIMING_FIELDS & kwargs.keys() if is_expression(kwargs[name]))
+        with transaction.atomic(using=self.db):
+            columns = ("pk", "generation", "queue", *computed)
+            written = self._query_schedules().filter(pk__in=self.order_by().values("pk"))
+            rows = {row[0]: row[1:] for row in lock_rows(written).values_list(*columns)}
+            replaced = list(written.filter(pk__in=list(rows))) if 0 < len(rows) <= MOST_AT_ONCE else []
+            changed = super().update(**kwargs)
+            if "queue" in kwargs or computed:
+                self._follow_update(rows, columns)
+            if replaced:
+                now = self._query_schedules().filter(pk__in=list(rows))
+                Definition.objects.using(self.db).keep(replaced, dict(now.values_list("pk", "generation")))
+            definitions_changed.send(sender=self._query_schedules().model, pks=list(rows), using=self.db)
+        return changed
+
+    def _follow_update(self, rows: dict[int, tuple[Any, ...]], columns: Sequence[str]) -> None:
+        """Follow the real changes row by row: moves to another queue, and timing set by expressions."""
+        written = self._query_schedules().filter(pk__in=list(rows))
+        elsewhere, retimed = [], []
+        for pk, _generation, queue, *timing in written.values_list(*columns):
+            generation, old_queue, *old_timing = rows[pk]
+            if queue != old_queue:
+                elsewhere.append((pk, old_queue, generation))
+            if timing != old_timing:
+                retimed.append(pk)
+        Tombstone.add(elsewhere, using=self.db)
+        written.filter(pk__in=retimed).update(**build_move())
+
+    update.alters_data = True  # type: ignore[attr-defined]
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete like Django's, including running schedules. See `primary.py`, Note [Schedules are locked first]."""
+        with transaction.atomic(using=self.db):
+            lock_to_delete(self._query_schedules().filter(pk__in=self.order_by().values("pk")))
+            self.gone: list[tuple[int, str, int]] = []  # filled by the receiver of `post_delete`
+            deleted = super().delete()
+            definitions_deleted.send(sender=self._query_schedules().model, entries=self.gone, using=self.db)
+            return deleted
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+    def bulk_create(self, objs: Iterable["Schedule"], *args: Any, **kwargs: Any) -> list["Schedule"]:
+        """Insert like Django's. Each row is validated and begins a generation; Redis follows on commit."""
+        rows = list(objs)
+        for row in rows:
+            row.declared_key = row.declaration_gone_at = None  # of a copy
+            row.begin_version()
+            row.clean()
+        with transaction.atomic(using=self.db):
+            created = super().bulk_create(rows, *args, **kwargs)
+            pks = [row.pk for row in created if row.pk is not None]
+            if kwargs.get("update_conflicts"):  # an edit of existing rows
+                written = self._query_schedules().filter(pk__in=pks)
+                written.update(generation=build_next_generation(), **build_move())
+            definitions_changed.send(sender=self._query_schedules().model, pks=pks, using=self.db)
+        return created
 
 
-def default_queue() -> str:
-    return conf.get_config().queues[0]
-
-
-class Schedule(Recurring, PrimaryModel):
+class Schedule(AbstractSchedule):
     """A task with its recurrence and policies."""
 
-    class Kind(models.TextChoices):
-        CRON = "cron", _("cron expression")
-        EVERY = "every", _("interval")
-        ONCE = "once", _("once")
-
-    class EveryFrom(models.TextChoices):
-        DUE = "due", _("fixed rate: from due time to due time")
-        FINISH = "finish", _("fixed delay: from the end of the last run")
-
-    class DstGap(models.TextChoices):
-        RUN_AFTER = "run_after", _("run once, right after the gap")
-        SKIP = "skip", _("skip")
-
-    class DstOverlap(models.TextChoices):
-        ONCE = "once", _("run once, the first time")
-        TWICE = "twice", _("run both times")
-
-    class Overlap(models.TextChoices):
-        SKIP = "skip", _("skip due times during a run")
-        QUEUE_ONE = "queue_one", _("run the newest afterwards")
-        QUEUE_ALL = "queue_all", _("run all afterwards")
-        ALLOW = "allow", _("run side by side")
-
-    class Missed(models.TextChoices):
-        LATEST = "latest", _("run only the latest")
-        ALL = "all", _("run all, oldest first")
-        SKIP = "skip", _("skip, wait for the next")
-
-    class Keep(models.TextChoices):
-        AS_SET = "", _("default of the settings")
-        ALL = "all", _("all, forever")
-        FAILURES = "failures", _("failed and lost runs")
-        LAST = "last", _("only the newest runs")
-        NONE = "none", _("only the newest run")
-
-    name = models.CharField(_("name"), max_length=200, unique=True)
-    description = models.TextField(_("description"), blank=True, default="")
-    task = models.CharField(_("task"), max_length=255)
-    args = models.JSONField(_("positional arguments"), default=list, blank=True)
-    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
-
-    kind = models.CharField(_("kind"), max_length=8, choices=Kind)
-    cron = models.CharField(_("cron expression"), max_length=255, blank=True, default="")
-    every = models.DurationField(_("every"), null=True, blank=True)
-    every_from = models.CharField(_("count the interval"), max_length=8, choices=EveryFrom, default=EveryFrom.DUE)
-    at = UTCDateTimeField(_("at"), null=True, blank=True)
-    timezone = models.CharField(_("time zone"), max_length=64, default=default_timezone)
-    dst_gap = models.CharField(_("time that does not exist"), max_length=16, choices=DstGap, default=DstGap.RUN_AFTER)
-    dst_overlap = models.CharField(
-        _("time that comes twice"), max_length=16, choices=DstOverlap, default=DstOverlap.ONCE
-    )
-    start_at = UTCDateTimeField(_("not before"), null=True, blank=True)
-    end_at = UTCDateTimeField(_("not after"), null=True, blank=True)
-    max_runs = models.PositiveIntegerField(_("end after this many runs"), null=True, blank=True)
-    jitter = models.DurationField(_("jitter"), default=timedelta(0))
-
-    enabled = models.BooleanField(_("enabled"), default=True)
-    pause_reason = models.CharField(_("reason for the pause"), max_length=200, blank=True, default="")
-    queue = models.CharField(_("queue"), max_length=64, default=default_queue)
-    priority = models.SmallIntegerField(_("priority"), default=0)
-    backend = models.CharField(_("hand over to the TASKS backend"), max_length=64, blank=True, default="")
-
-    overlap = models.CharField(_("due during a run"), max_length=16, choices=Overlap, default=Overlap.SKIP)
-    missed = models.CharField(_("due without a worker"), max_length=16, choices=Missed, default=Missed.LATEST)
-    grace = models.DurationField(_("grace"), null=True, blank=True)
-    catch_up_window = models.DurationField(_("catch-up window"), null=True, blank=True)
-    max_catch_up = models.PositiveIntegerField(_("catch up at most"), default=100)
-    timeout = models.DurationField(_("timeout"), null=True, blank=True)
-    max_attempts = models.PositiveSmallIntegerField(_("attempts"), default=1)
-    backoff = models.DurationField(_("backoff"), default=timedelta(seconds=10))
-
-    keep = models.CharField(_("runs to keep"), max_length=8, choices=Keep, blank=True, default="")
-    keep_last = models.PositiveIntegerField(_("number of newest runs"), null=True, blank=True)
-    on_success = models.CharField(_("task after a success"), max_length=255, blank=True, default="")
-    on_failure = models.CharField(_("task after a failure"), max_length=255, blank=True, default="")
-
-    expected_within = models.DurationField(_("expected to succeed within"), null=True, blank=True)
-    ping_url = models.CharField(_("address to ping"), max_length=LONGEST, blank=True, default="")
-
-    created_at = UTCDateTimeField(_("created"), default=utcnow, editable=False)
-    updated_at = UTCDateTimeField(_("changed"), default=utcnow, editable=False)
-    generation = models.BigIntegerField(default=now_generation, editable=False)
-    synced_generation = models.BigIntegerField(default=0, editable=False)
-    replaced_from = UTCDateTimeField(null=True, editable=False)
-    effective_from = UTCDateTimeField(default=utcnow, editable=False)
-    #: The key of `@periodic`; null if made by hand. Only syncs write this and the next column, by `update()`.
-    declared_key = models.CharField(max_length=200, null=True, unique=True, editable=False)  # noqa: DJ001 - unique
-    #: When a sync found the declaration missing in the code.
-    declaration_gone_at = UTCDateTimeField(null=True, editable=False)
-
     objects = ScheduleQuerySet.as_manager()
-
-    #: The user who makes the next edit. `save()` stores it with the replaced definition, and clears it.
-    changed_by = ""
 
     if TYPE_CHECKING:
         from .state import ScheduleState
@@ -237,18 +261,6 @@ class Schedule(Recurring, PrimaryModel):
     def preview(self, n: int, start: datetime | None = None) -> list[PreviewPoint]:
         """Return the first `n` undecided due points after `start`, by default from now, with notes on each."""
         return preview(self, n, start or utcnow())
-
-    def clean(self) -> None:
-        super().clean()
-        clean_definition(self)
-
-    def begin_version(self) -> None:
-        """Make this row a definition that begins now."""
-        now = utcnow()
-        self.generation = max(int(self.generation), now_generation())
-        self.replaced_from, self.effective_from = None, max(self.created_at, now)
-        self.synced_generation = 0
-        self.updated_at = now
 
     def pause(self, reason: str = "", *, by: str = "") -> None:
         """Start no further run; a running one finishes and is recorded. `by` names the user."""

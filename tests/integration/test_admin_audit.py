@@ -109,7 +109,7 @@ def test_of_each_schedule_the_newest_are_kept(monkeypatch):
 @pytest.mark.parametrize("rows", [1, 3])
 def test_an_update_keeps_them_as_far_as_it_is_of_a_few(monkeypatch, rows):
     monkeypatch.setattr(kept, "MOST_AT_ONCE", 2)
-    monkeypatch.setattr("django_delayq.models.queryset.MOST_AT_ONCE", 2)
+    monkeypatch.setattr("django_delayq.models.schedule.MOST_AT_ONCE", 2)
     made = [make(f"s{number}") for number in range(rows)]
     Schedule.objects.update(description="new", priority=F("priority") + 1)
     assert Definition.objects.count() == (1 if rows == 1 else 0)
@@ -191,7 +191,7 @@ def test_an_edit_of_nothing_is_no_line_and_one_that_was_not_kept_is_said(boss, m
     assert events(boss.get(history(row))) == []
     row.description = "one"
     row.save()
-    monkeypatch.setattr("django_delayq.models.queryset.MOST_AT_ONCE", 0)
+    monkeypatch.setattr("django_delayq.models.schedule.MOST_AT_ONCE", 0)
     Schedule.objects.update(description="two")
     (event,) = boss.get(history(row)).context["events"]
     assert "two" in event.changes and "one" not in event.changes
