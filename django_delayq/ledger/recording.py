@@ -36,17 +36,7 @@ from .bulk import get_database, reader, writer, writing
 from .jobs import call_back
 from .locks import find_locked, lock_free
 from .reading import OF_JOBS, RUN, STATE, load_schedules
-from .rows import (
-    VERSION,
-    AnySchedule,
-    Outcome,
-    RunRow,
-    ScheduleRow,
-    StateRow,
-    Won,
-    get_version,
-    list_attempts,
-)
+from .rows import VERSION, AnySchedule, Outcome, RunRow, ScheduleRow, StateRow, Won, get_version, list_attempts
 
 
 class Change(NamedTuple):

@@ -34,13 +34,7 @@ from ..calls.isolation import MARK, Isolation
 from ..calls.registry import check_call, find_parameters
 from ..calls.validators import encode_json, find_unstorable
 from ..context import RunContext
-from ..exceptions import (
-    DelayQError,
-    InvalidArguments,
-    ResultTooLarge,
-    TaskCancelled,
-    TaskTimeout,
-)
+from ..exceptions import DelayQError, InvalidArguments, ResultTooLarge, TaskCancelled, TaskTimeout
 from ..ledger import build_schedule
 from ..ledger.rows import ScheduleRow
 from ..models import Status

@@ -18,16 +18,7 @@ from django.urls import NoReverseMatch, reverse
 
 from django_delayq import sync
 from django_delayq.index.web import forget_broker
-from django_delayq.models import (
-    Alert,
-    Condition,
-    Control,
-    Definition,
-    Run,
-    Schedule,
-    ScheduleState,
-    Tombstone,
-)
+from django_delayq.models import Alert, Condition, Control, Definition, Run, Schedule, ScheduleState, Tombstone
 from tests.app import tasks
 from tests.faults.harness.servers import pointing_at
 from tests.integration.admin_pages import LIST, RUNS, change_url, client_for, fields, make, make_job

@@ -8,15 +8,7 @@ from django.core.exceptions import ValidationError
 
 from django_delayq import actions as orders
 from django_delayq import conf
-from django_delayq.admin import (
-    RunAdmin,
-    ScheduleAdmin,
-    base,
-    confirming,
-    display,
-    schedule_actions,
-    upcoming,
-)
+from django_delayq.admin import RunAdmin, ScheduleAdmin, base, confirming, display, schedule_actions, upcoming
 from django_delayq.calls import registry, validators
 from django_delayq.calls.compat import TaskResultStatus
 from django_delayq.calls.compat import task as make_task
