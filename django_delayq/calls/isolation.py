@@ -1,4 +1,4 @@
-"""Marks tasks for a process of their own (`worker/processes/isolated.py`). Needs neither models nor settings."""
+"""Marks tasks for a process of their own (`worker/isolated.py`). Needs neither models nor settings."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, overload

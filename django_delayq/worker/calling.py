@@ -40,12 +40,11 @@ from ..ledger.rows import ScheduleRow
 from ..models import Status
 from ..models.run import OPEN
 from ..text import find_secret_texts, redact_text
-from . import announcing
+from . import announcing, isolated
 from .announcing import build_running_result
 from .held import FormattedError, Lease, compute_backoff_ms
-from .processes import isolated
-from .processes.isolated import format_safely, get_remote_traceback
-from .processes.process import end_as_child
+from .isolated import format_safely, get_remote_traceback
+from .process import end_as_child
 from .timeouts import Timeouts
 
 logger = logging.getLogger("django_delayq.worker")

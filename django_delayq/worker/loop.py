@@ -24,7 +24,7 @@ from .calling import execute, give_up
 from .dispatch import Claims, Controls, Dispatcher
 from .held import Lease, LeaseKeeper
 from .options import OK, RECYCLE, UNFINISHED, WorkerOptions
-from .processes.process import read_resident_mb
+from .process import read_resident_mb
 from .recorder import Counting, Recorder
 from .showing import Showing
 from .slots import Slots, forget_connections

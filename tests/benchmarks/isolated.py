@@ -71,7 +71,7 @@ def main() -> None:
     from django_delayq.calls import registry
     from django_delayq.calls.isolation import MARK
     from django_delayq.ledger.rows import RunRow
-    from django_delayq.worker.processes import isolated
+    from django_delayq.worker import isolated
     from tests.app.tasks import noop
     from tests.faults.isolated_tasks import leak
 

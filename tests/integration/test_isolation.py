@@ -22,7 +22,7 @@ from django_delayq.exceptions import InvalidArguments, TaskTimeout
 from django_delayq.ledger.rows import RunRow
 from django_delayq.models import Schedule
 from django_delayq.testing import Runner
-from django_delayq.worker.processes.isolated import pack_error, pack_row, unpack_error, unpack_outcome
+from django_delayq.worker.isolated import pack_error, pack_row, unpack_error, unpack_outcome
 
 pytestmark = pytest.mark.django_db(transaction=True)
 MODULE = "tests.faults.isolated_tasks"

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from django_delayq.worker.processes.process import read_resident_mb
+from django_delayq.worker.process import read_resident_mb
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel says it in /proc")

@@ -26,8 +26,8 @@ from django_delayq.worker import http
 from django_delayq.worker.logs import TASK_FILTER, JsonFormatter, LineFormatter, LogQueue
 from django_delayq.worker.loop import Worker
 from django_delayq.worker.options import OUTDATED, RECYCLE, UNFINISHED, WorkerOptions
+from django_delayq.worker.process import END_SECONDS, end_at_once, end_within, open_standard_streams
 from django_delayq.worker.processes import interpreter
-from django_delayq.worker.processes.process import END_SECONDS, end_at_once, end_within, open_standard_streams
 from django_delayq.worker.processes.shutdown import Parent, WorkerSignals
 from django_delayq.worker.processes.supervisor import Supervisor
 

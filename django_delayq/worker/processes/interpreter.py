@@ -22,9 +22,9 @@ from ...ledger import bulk
 from ..announcing import build_running_result
 from ..calling import build_context, call_cancellable, take
 from ..held import Lease
+from ..isolated import pack_error, unpack_outcome
 from ..logs import LogQueue
-from .isolated import pack_error, unpack_outcome
-from .process import end_as_child
+from ..process import end_as_child
 
 #: Bytes that a pipe takes in one piece even with several writers: POSIX' PIPE_BUF is at least 512.
 ATOMIC_BYTES = 512

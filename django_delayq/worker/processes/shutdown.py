@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, Self
 
 from ... import conf
 from ..loop import Worker
-from .process import MARGIN_SECONDS, SIGNALS
+from ..process import MARGIN_SECONDS, SIGNALS
 
 logger = logging.getLogger("django_delayq.worker")
 

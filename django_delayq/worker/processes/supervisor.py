@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from ... import conf
 from ..options import OK, OUTDATED, RECYCLE, UNFINISHED
+from ..process import MARGIN_SECONDS, block_signals, build_command_line
 from ..trouble import Backoff
-from .process import MARGIN_SECONDS, block_signals, build_command_line
 from .shutdown import VARIABLE, set_stop_handlers
 
 logger = logging.getLogger("django_delayq.worker")

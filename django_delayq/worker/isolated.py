@@ -28,15 +28,15 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from ... import conf
-from ...calls import build_call, capture, tracing
-from ...calls.commands import guard
-from ...calls.commands.child import Process, ProcessDied, note_last
-from ...calls.isolation import Isolation
-from ...calls.registry import get_task
-from ...exceptions import TaskCancelled, TaskTimeout
-from ...ledger.rows import Outcome, RunRow, ScheduleRow, StateRow
-from ..held import Lease
+from .. import conf
+from ..calls import build_call, capture, tracing
+from ..calls.commands import guard
+from ..calls.commands.child import Process, ProcessDied, note_last
+from ..calls.isolation import Isolation
+from ..calls.registry import get_task
+from ..exceptions import TaskCancelled, TaskTimeout
+from ..ledger.rows import Outcome, RunRow, ScheduleRow, StateRow
+from .held import Lease
 
 COMMAND = ("delayq_worker", "--skip-checks", "--isolated")
 #: Maximum seconds for the start of a process, which does not count towards the task's timeout.
