@@ -57,7 +57,7 @@ def test_a_release_of_a_higher_layout_waits_for_migrate_and_then_takes_over_from
             for arguments in ((), ("--processes", "1")):
                 with worker(*arguments) as again:
                     assert again.wait(PATIENCE_SECONDS) == OUTDATED
-                    assert output_of(again).count("It must not go on beside that release") == 1
+                    assert output_of(again).count("It must not run beside the later release") == 1
             assert stop(new) == 0
     no_point_is_missing(row)
     assert len(lines(path)) == 2, "it was executed once"

@@ -90,7 +90,7 @@ def test_what_no_expression_says_is_refused_with_its_reason(app, named):
     }
     found = imported("celery", named, write=True)
     assert not found.pop("") and {entry["action"] for entry in found.values()} == {"refuse"}
-    assert "either matches" in found["Friday 13"]["reason"]
+    assert "it would match either" in found["Friday 13"]["reason"]
     assert not Schedule.objects.exists()
 
 

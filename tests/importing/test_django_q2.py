@@ -50,7 +50,11 @@ def test_a_day_that_months_do_not_have_is_refused_as_it_would_move(first):
     after = row.calculate_next_run(first)
     assert [after.day, row.calculate_next_run(after).day] == [28, 28]
     found = imported("django-q2", write=True)
-    assert found["s"]["action"] == "refuse" and "leaves it there" in found["s"]["reason"] and not found[""]
+    assert (
+        found["s"]["action"] == "refuse"
+        and "moves it to an earlier day, and keeps that" in found["s"]["reason"]
+        and not found[""]
+    )
 
 
 def test_arguments_and_options_come_over_or_are_named():
@@ -96,4 +100,4 @@ def test_arguments_and_options_come_over_or_are_named():
     assert (made[unnamed].args, made["d"].kwargs, made["e"].kwargs) == ([7], {"a": 1, "b": 2}, {"first": 1, "b": [2]})
     assert any("intended_date_kwarg" in note for note in found["e"]["notes"])
     assert "JSON" in found["h"]["reason"]
-    assert found["g"]["reason"] == "Its arguments are no literals of Python. Correct them there."  # they may be secret
+    assert found["g"]["reason"] == "Its arguments are not Python literals. Correct them there."  # they may be secret

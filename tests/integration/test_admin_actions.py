@@ -230,7 +230,7 @@ def test_what_the_page_shows_is_what_its_form_orders(boss, broker):
         "Backfill: 4 runs. 2026-03-10 00:00:00 – 2026-03-10 03:00:00 UTC"
     )
     again = boss.post(url(schedule), hidden, follow=True)
-    assert texts(again) == ["All due times in this range have run."]
+    assert texts(again) == ["No due time in this range is left to run."]
     assert Run.objects.count() == 4
 
 

@@ -173,7 +173,7 @@ def test_redis_that_does_not_answer_is_a_warning_and_the_command_succeeds(settin
         text = deploy()
         assert set(found(deploy=True)) == {"delayq.W002"}
     assert "delayq.W002" in text
-    assert "could not be looked at" in text
+    assert "Redis could not be inspected" in text
     with caches("redis://127.0.0.1:1", CLUSTER):
         settings.DELAYQ = {**settings.DELAYQ, "SHARDS": 6}
         assert set(found(deploy=True)) == {"delayq.W002"}

@@ -235,7 +235,7 @@ def test_while_the_database_is_away_what_was_known_last_holds(broker, caplog, mo
     assert not worker.controls.refresh()
     assert "mail" in worker.controls.known.queues
     assert [record.message for record in caplog.records if "cannot be read" in record.message] == [
-        "What people have paused or limited cannot be read. What was known last holds: gone"
+        "Pauses and limits cannot be read; the last known ones apply. gone"
     ]
 
 

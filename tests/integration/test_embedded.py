@@ -295,7 +295,9 @@ def test_a_delayq_server_that_cannot_be_used_is_an_error_and_no_other_is_taken(n
     text.write_text("no program")
     for named in (no_server / "nowhere", no_server, text):
         monkeypatch.setenv("DELAYQ_SERVER", str(named))
-        with pytest.raises(EmbeddedServerUnavailable, match=f"DELAYQ_SERVER names {named}, which is no file.*unset it"):
+        with pytest.raises(
+            EmbeddedServerUnavailable, match=f"DELAYQ_SERVER names {named}, which is not an executable file.*unset it"
+        ):
             embedded.get_redis_url()
 
 

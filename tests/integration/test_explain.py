@@ -323,8 +323,8 @@ def test_a_job_that_has_ended_is_told_with_its_outcome_and_how_long_its_row_is_k
     ("values", "sentence"),
     [
         ({"task": "shop.tasks.gone"}, "No installed app has the @task function shop.tasks.gone"),
-        ({"backend": "gone"}, "TASKS has no alias gone here"),
-        ({"queue": "gone"}, "DELAYQ['QUEUES'] does not name queue gone here"),
+        ({"backend": "gone"}, "TASKS of this process has no alias gone; other workers may run the job"),
+        ({"queue": "gone"}, "DELAYQ['QUEUES'] of this process has no queue gone; other workers may serve it"),
         ({"unique_key": "0" * 32}, "It holds its unique key until it starts"),
         ({"unique_key": "0" * 32, "options": {"unique_until": "end"}}, "It holds its unique key until it has ended"),
         ({"status": "lost", "reason": "poison"}, "three take-overs"),

@@ -86,7 +86,7 @@ def test_a_dry_run_shows_everything_and_writes_nothing(table):
     assert any(line.startswith("refuse  /usr/bin/other") and "@hourly" in line for line in lines)
     assert any("--map '/usr/bin/other=app.tasks.name'" in line for line in lines)
     assert lines[-2] == "2 entries: 1 would be created, 1 refused. Nothing was written."
-    assert lines[-1] == "What differs for all of them: docs/coming-over/crontab.md"
+    assert lines[-1] == "Differences that concern all entries: docs/coming-over/crontab.md"
 
 
 def test_written_once_and_unchanged_after_that(table):
@@ -202,8 +202,8 @@ def test_management_commands_need_no_map(written, settings):
     ("line", "why"),
     [
         ("@reboot x", "@reboot"),
-        ("@never x", "no macro"),
-        ("0 0 * * *", "no entry"),
+        ("@never x", "not a known macro"),
+        ("0 0 * * *", "not an entry"),
         ("0~30 * * * * x", "random"),
         ("0 0 * * * mail%hello", "input by %"),
         ("61 * * * * x", "minute field"),
@@ -253,8 +253,8 @@ def test_a_lock_that_lines_share_is_named(written):
     path = written("1 1 * * * flock /tmp/l x\n2 2 * * * flock -n /tmp/l y\n3 3 * * * flock /tmp/m z\n")
     found = entries("crontab", path, "--map=*=tests.app.tasks.noop")
     x, y, z = (" ".join(entry["notes"]) for entry in found.values())
-    assert "the lock /tmp/l is also that of 'flock -n /tmp/l y': overlap keeps a schedule from itself only" in x
-    assert "also that of 'flock /tmp/l x'" in y and "also that" not in z
+    assert "its lock /tmp/l is shared with 'flock -n /tmp/l y': overlap concerns only runs of one schedule" in x
+    assert "shared with 'flock /tmp/l x'" in y and "shared with" not in z
     assert [entry["schedule"]["overlap"] for entry in found.values()] == ["queue_all", "skip", "queue_all"]
 
 
@@ -435,11 +435,11 @@ def test_what_is_exported_is_imported_as_it_was_and_once(written):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("{", "no JSON"),
-        ("[]", "no schedule"),
-        ('{"version": 1, "name": "s"}', "no schedule"),
-        ('{"version": 2, "name": "s", "task": "t"}', "of version 2"),
-        ('{"version": 1, "name": "s", "task": "t", "colour": 1}', "knows no colour"),
+        ("{", "This line is not JSON: "),
+        ("[]", "not a schedule"),
+        ('{"version": 1, "name": "s"}', "not a schedule"),
+        ('{"version": 2, "name": "s", "task": "t"}', "the version 2; this release reads only 1"),
+        ('{"version": 1, "name": "s", "task": "t", "colour": 1}', "has no fields colour: upgrade"),
         ('{"version": 1, "name": "s", "task": "t", "args": {}}', "args must be"),
         (
             '{"version": 1, "name": "s", "task": "t", "every": "soon"}',
@@ -471,16 +471,16 @@ def test_two_entries_of_one_name_are_one_and_a_refusal(written):
         (("celery",), "Give the dotted path"),
         (("celery", "nowhere.app"), "No module named 'nowhere'"),
         (("celery", "tests.app.nowhere"), "has no attribute 'nowhere'"),
-        (("celery", "tests.app.tasks.CALLS"), "is no Celery app"),
+        (("celery", "tests.app.tasks.CALLS"), "is not a Celery app"),
         (("celery", "..x"), "'..x' is invalid"),
-        (("huey", "tests.app.tasks.CALLS"), "is no Huey"),
-        (("procrastinate", "tests.app.tasks.CALLS"), "is no procrastinate"),
-        (("apscheduler", "tests.app.tasks.CALLS"), "is no scheduler"),
-        (("rq-scheduler", "tests.app.tasks.CALLS"), "is no rq_scheduler"),
+        (("huey", "tests.app.tasks.CALLS"), "is not a Huey"),
+        (("procrastinate", "tests.app.tasks.CALLS"), "is not a procrastinate"),
+        (("apscheduler", "tests.app.tasks.CALLS"), "is not a scheduler"),
+        (("rq-scheduler", "tests.app.tasks.CALLS"), "is not a rq_scheduler"),
         (("django-celery-beat",), "leave 'django_celery_beat' in INSTALLED_APPS"),
         (("django-q2",), "leave 'django_q' in INSTALLED_APPS"),
         (("django-tasks-scheduler",), "leave 'scheduler' in INSTALLED_APPS"),
-        (("crontab", "x", "--map=x"), "is no PATTERN"),
+        (("crontab", "x", "--map=x"), "is not of the form PATTERN="),
         (("nothing",), "invalid choice"),
     ],
 )

@@ -66,7 +66,7 @@ def test_a_limit_that_is_none_is_refused():
 def test_commands_that_no_app_has_are_told_at_the_check(settings):
     settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": ["clearsesions", "flush"]}
     (message,) = found("delayq.W004")
-    assert message.msg.endswith("no installed app: 'clearsesions'. Did you mean 'clearsessions'?")
+    assert message.msg.endswith("that no installed app has: 'clearsesions'. Did you mean 'clearsessions'?")
     settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": ["clearsessions"]}
     assert not found("delayq.W004")
 

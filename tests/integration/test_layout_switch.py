@@ -137,7 +137,7 @@ def test_an_interrupted_switch_keeps_all_out_until_the_next_one_ends_it(broker, 
     with pytest.raises(ZeroDivisionError):
         sync.take_layout(changed)
     for each in (broker, changed):
-        with pytest.raises(OtherLayout, match="building the index in Redis anew"):
+        with pytest.raises(OtherLayout, match="rebuilding the index in Redis with another layout"):
             sync.check_layout(each)
     monkeypatch.undo()
     sync.take_layout(changed)

@@ -114,7 +114,7 @@ def test_a_save_succeeds_at_once_without_redis_and_is_made_up_for(broker, kind, 
         row.refresh_from_db()
         assert row.generation != row.synced_generation
         assert list(Schedule.objects.unmirrored()) == [row]
-        assert "An edit is not mirrored yet, the workers will make up for it." in caplog.text
+        assert "An edit is not mirrored yet; a worker will do it within seconds." in caplog.text
         row.pause()
         row.resume()
         schedule("other").delete()

@@ -67,7 +67,7 @@ def test_an_edit_by_sql_becomes_a_new_version_and_is_mirrored(built, values, edi
     began = utcnow()
     report = sync.sweep_fully(built)
     new = Schedule.objects.get(pk=row.pk)
-    assert report.lines == [f"{new.name}: updated, it was edited past Django"]
+    assert report.lines == [f"{new.name}: updated, SQL had edited it"]
     assert report.lines == dry.lines[:1]  # and the ghost in the old queue, where it moved
     assert new.generation > old.generation
     assert (new.effective_from > old.effective_from) == retimed
@@ -172,7 +172,7 @@ def test_an_edit_through_django_is_none_past_it(built, monkeypatch, edit, togeth
     versions = list(Schedule.objects.values("generation", "effective_from"))
     if together:
         sync.sweep_delta(built)
-    assert [line for line in sync.sweep_fully(built).lines if "past Django" in line] == []
+    assert [line for line in sync.sweep_fully(built).lines if "SQL had edited it" in line] == []
     assert list(Schedule.objects.values("generation", "effective_from")) == versions
     row.refresh_from_db()
     assert not row.enabled or mirrored(built, row)

@@ -194,7 +194,7 @@ def test_another_time_by_sql_is_found_by_the_next_sweep_as_without_a_flush(built
     built.purge()
     assert sync.rebuild(built, built.list_shards())
     (line,) = sync.sweep_fully(built).lines
-    assert "edited past Django" in line
+    assert "SQL had edited it" in line
     assert mirrored(built, row)
 
 

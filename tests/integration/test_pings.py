@@ -99,7 +99,7 @@ def test_a_host_that_is_not_listed_any_more_gets_nothing(broker, receiver, brisk
     settings.DELAYQ = {**settings.DELAYQ, "ALERTS": {"HOSTS": ["hc-ping.com"]}}
     run_burst()
     assert Run.objects.get().status == "succeeded" and not receiver.requests
-    assert "is left alone" in caplog.text
+    assert "A ping is not sent: DELAYQ['ALERTS']['HOSTS'] does not list" in caplog.text
     row = Schedule.objects.get()
     row.timeout = timedelta(minutes=1)
     row.save()  # what is there can still be edited otherwise

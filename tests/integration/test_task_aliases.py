@@ -127,12 +127,12 @@ def test_a_declaration_that_has_kept_the_former_path_as_its_key_stays_apart(alia
 @pytest.mark.parametrize(
     ("aliases", "words"),
     [
-        ({OLD: "tests.app.tasks.gone"}, ["'tests.app.tasks.gone', which is no @task"]),
-        ({OLD: "os.system"}, ["which is no @task"]),
+        ({OLD: "tests.app.tasks.gone"}, ["'tests.app.tasks.gone', which is not a @task"]),
+        ({OLD: "os.system"}, ["which is not a @task"]),
         ({"a.one": "a.two", "a.two": NEW}, ["'a.one' leads to 'a.two', which is an alias too"]),
         ({"a.one": "a.two", "a.two": "a.one"}, ["'a.one' leads to", "'a.two' leads to"]),
         ({"a.one": "a.one"}, ["'a.one' leads to 'a.one', which is an alias too"]),
-        ({"tests.app.tasks.noop": NEW}, ["'tests.app.tasks.noop' is still a task itself"]),
+        ({"tests.app.tasks.noop": NEW}, ["'tests.app.tasks.noop' is itself a task"]),
     ],
 )
 def test_the_check_refuses_what_leads_nowhere(alias, aliases, words):

@@ -170,7 +170,7 @@ def test_what_every_row_meets_is_kept_said_once_and_written_when_it_is_over(play
     play.refuse()
     assert play.wait() == []
     assert sorted(play.table.rows) == members
-    assert caplog.text.count("All outcomes are taken again") == 1
+    assert caplog.text.count("The database takes all outcomes again") == 1
 
 
 def test_rows_taken_before_are_no_evidence_so_that_an_outage_may_begin_within_a_batch(play):

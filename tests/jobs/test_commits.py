@@ -142,7 +142,7 @@ def test_without_redis_nothing_fails_and_the_next_sweep_puts_it_there(broker, wi
         else:
             result = tasks.echo.enqueue(1)
         assert (tasks.echo.get_result(result.id).status, len(heard)) == (TaskResultStatus.READY, 1)
-    assert "the workers will make up for it" in caplog.text
+    assert "is not mirrored yet; a worker will do it within seconds." in caplog.text
     assert Standing(result).gone()
     sync.sweep_delta(broker)
     assert Standing(result).view.score_ms is not None

@@ -127,7 +127,7 @@ def test_in_a_transaction_a_wait_is_refused_but_for_what_has_ended():
     run_burst()
     with transaction.atomic():
         for result in (waits, tasks.echo.enqueue()):
-            with pytest.raises(WaitRefused, match="Wait outside of the transaction"):
+            with pytest.raises(WaitRefused, match="Wait outside the transaction"):
                 result.wait(PATIENCE_SECONDS)
         assert ended.wait().status == SUCCESSFUL
 
@@ -135,7 +135,7 @@ def test_in_a_transaction_a_wait_is_refused_but_for_what_has_ended():
 def test_a_task_that_waits_for_a_job_is_warned():
     result, token = tasks.echo.enqueue(), EXECUTING.set(object())
     try:
-        with pytest.warns(RuntimeWarning, match="its slot waits with it"), pytest.raises(TimeoutError):
+        with pytest.warns(RuntimeWarning, match="occupies its slot"), pytest.raises(TimeoutError):
             result.wait(0)
     finally:
         EXECUTING.reset(token)

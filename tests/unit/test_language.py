@@ -28,7 +28,7 @@ PROSE = {
     r"lag(?:s|ged|ging)?": "latency",
     r"agenda|apart": "the field's word",
     r"helpers?|managers?|utils?|utilit(?:y|ies)": "what it does",
-    r"(?:is|are) none of|are no more|is no (?:text|number|instant)": "is not a …, no longer",
+    r"(?:is|are) none of|(?<!there )(?:is|are) no(?! longer\b)": "is not a …, are not …, no longer",
 }
 #: Refused as a part of a name, between underscores or capitals.
 NAMES = (
@@ -56,7 +56,7 @@ ALLOWED = re.compile(
 
 def refused(text: str) -> list[str]:
     """Return the refused words of a text with what to write instead."""
-    text = ALLOWED.sub("", text)
+    text = re.sub(r"\s+", " ", ALLOWED.sub("", text))
     return [
         f"“{found.group()}”: {better}"
         for pattern, better in PROSE.items()
@@ -73,6 +73,13 @@ def texts_of(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.lineno, node.value
+
+
+def texts_of_page(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield each paragraph of a document, template or script with its first line; in these, also the code."""
+    text = path.read_text("utf-8")
+    for found in re.finditer(r"\S.*(?:\n.*\S.*)*", text):
+        yield text.count("\n", 0, found.start()) + 1, found.group()
 
 
 def names_of(path: Path) -> Iterator[tuple[int, str]]:
@@ -120,6 +127,18 @@ def test_messages_docstrings_and_comments_use_no_refused_word() -> None:
     assert found == []
 
 
+def test_templates_and_scripts_use_no_refused_word() -> None:
+    pages = sorted([*(PACKAGE / "templates").rglob("*.html"), *(PACKAGE / "static").rglob("*.js")])
+    assert {path.suffix for path in pages} == {".html", ".js"}
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {word}"
+        for path in pages
+        for line, text in texts_of_page(path)
+        for word in refused(text)
+    ]
+    assert found == []
+
+
 def test_names_use_no_refused_word() -> None:
     parts = re.compile(rf"(?:^|_)(?:{NAMES})(?:_|$)", re.IGNORECASE)
     camel = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -150,8 +169,7 @@ def test_a_class_has_its_name_alone() -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_use_no_refused_word(path: Path) -> None:
-    lines = path.read_text("utf-8").splitlines()
-    assert [f"{number} {word}" for number, line in enumerate(lines, 1) for word in refused(line)] == []
+    assert [f"{number} {word}" for number, text in texts_of_page(path) for word in refused(text)] == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -160,7 +178,17 @@ def test_cells_of_tables_have_at_most_25_words(path: Path) -> None:
     assert [cell for row in rows for cell in re.split(r"(?<!\\)\|", row) if len(cell.split()) > 25] == []
 
 
-@pytest.mark.parametrize(("text", "words"), [("whoever has it", 1), ("the context manager", 0), ("a lag of 3 s", 1)])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("whoever has it", 1),
+        ("the context manager", 0),
+        ("a lag of 3 s", 1),
+        ("this is no\nJSON", 1),
+        ("they are no tasks, there\nare no others", 1),
+        ("it is no longer there", 0),
+    ],
+)
 def test_the_check_finds_a_refused_word(text: str, words: int) -> None:
     assert len(refused(text)) == words
 

@@ -26,7 +26,7 @@ OTHERS = {"same": "unchanged", "keep": "kept as edited here", "skip": "not neede
 def _parse_mapping(text: str) -> tuple[str, str]:
     pattern, equals, task = text.rpartition("=")
     if not equals or not pattern or not task.replace(".", "_").isidentifier():
-        raise ArgumentTypeError(f"{text!r} is no PATTERN=app.tasks.name.")
+        raise ArgumentTypeError(f"{text!r} is not of the form PATTERN=app.tasks.name.")
     return pattern, task
 
 

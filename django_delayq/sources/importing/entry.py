@@ -96,7 +96,7 @@ def load(source: str, what: str, *attributes: str) -> Any:
         ) from error
     found = found() if inspect.isroutine(found) else found
     if not any(hasattr(found, name) for name in attributes):
-        raise UnreadableSource(f"{source} is no {what}, but a {type(found).__name__}.")
+        raise UnreadableSource(f"{source} is not a {what}, but a {type(found).__name__}.")
     return found
 
 

@@ -35,7 +35,7 @@ def _fill(entry: ImportedEntry, line: str) -> None:
     try:
         stored = json.loads(line)
     except ValueError as error:
-        raise Refused(f"This line is no JSON: {error}") from None
+        raise Refused(f"This line is not JSON: {error}") from None
     if (
         not isinstance(stored, dict)
         or not isinstance(stored.get("name"), str)

@@ -56,7 +56,7 @@ def test_an_outcome_without_its_state_is_not_kept(broker, monkeypatch):
 
 
 def test_a_job_is_covered_by_a_transaction_on_the_apps_database_only(broker, recwarn):
-    told = pytest.warns(RuntimeWarning, match="open on the database 'default': jobs are in 'schedules'")
+    told = pytest.warns(RuntimeWarning, match="open on the database 'default', but jobs are rows of 'schedules'")
     with told as warned, pytest.raises(ZeroDivisionError), transaction.atomic(using="default"):
         tasks.add.enqueue(1)
         raise ZeroDivisionError
