@@ -94,7 +94,7 @@ class ValueField(forms.Field):
             try:
                 found = parse_json(value)
             except ValidationError as error:
-                if not self.choices and not self.is_number:  # of those the error below quotes what was typed
+                if not self.choices and not self.is_number:  # for those, the error below quotes the input
                     raise ValidationError(f"{self.label}: {error.message}", code="invalid") from None
         if problem := find_misfit(str(self.label), self.hint, found):
             raise ValidationError(problem, code="invalid")

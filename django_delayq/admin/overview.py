@@ -163,8 +163,8 @@ def _format_headline(snapshot: Snapshot) -> tuple[str, str]:
 
 
 def _build_charts(span: ChartSpan, snapshot: Snapshot, *, complete: bool) -> Iterator[dict[str, Any]]:
-    """Yield each chart's data and table, newest first. Unless `complete`, only Redis has the newest counts, so that a
-    sum of 0 is shown as unknown.
+    """Yield each chart's data and table, newest first. Not `complete`: the newest counts are in Redis, which does not
+    answer, so a sum of 0 is shown as "?".
     """
     step = timedelta(minutes=span.minutes)
     start = timezone.localtime(utcnow()).replace(hour=0, minute=0, second=0, microsecond=0)

@@ -62,7 +62,7 @@ TOO_LARGE = "django_delayq.exceptions.ResultTooLarge"
 
 
 def to_local(instant: datetime | None) -> datetime | None:
-    """Return an instant as Django's `timezone.now()` would: aware, or local if USE_TZ is False."""
+    """Return an instant as Django's `timezone.now()` would: aware, or naive and local if USE_TZ is False."""
     return instant if instant is None or conf.is_tz_on() else datetime.fromtimestamp(instant.timestamp())  # noqa: DTZ006
 
 
@@ -71,7 +71,7 @@ class JobResult(AnyResult):
 
     @property
     def return_value(self) -> Any:
-        """The task's return value. Raises ValueError unless it succeeded, ResultTooLarge if it cannot be stored."""
+        """The task's return value. Raises ValueError unless it succeeded, ResultTooLarge if it was too large."""
         value = super().return_value
         last = self.errors[-1] if len(self.errors) == len(self.worker_ids) else None  # otherwise of an earlier attempt
         if last is not None and last.exception_class_path == TOO_LARGE:

@@ -89,7 +89,7 @@ class Config:
     running_after_seconds: float = 1
     #: Entries per claim, per write to the ledger and per settlement. Larger batches block Redis for longer.
     batch_size: int = 100
-    #: Shortest interval that a form accepts, in seconds.
+    #: Shortest interval that a saved schedule may have, in seconds.
     min_interval_seconds: float = 1
 
     def get_days_kept(self, outcome: str) -> int | None:
@@ -190,7 +190,7 @@ def _load() -> Config:
     if named:
         raise ImproperlyConfigured(
             f"DELAYQ['SHARDS'] names {', '.join(map(repr, sorted(map(str, named))))}, and DELAYQ['QUEUES'] has "
-            f"{', '.join(config.queues)}. Add the queue there or remove it here."
+            f"{', '.join(config.queues)}. Add the queue to QUEUES, or remove it from SHARDS."
         )
     return config
 

@@ -44,7 +44,7 @@ _SECRET = Rule("whsec_ and the base64 of 24 to 64 bytes", _is_secret)
 
 
 def find_refusal(url: str, hosts: Collection[str]) -> str:
-    """Return why nothing is sent to this address, '' if it is. Names the host, never the rest of the address."""
+    """Return why nothing may be sent to this address, '' if it may. Names the host, never the rest of the address."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -91,5 +91,5 @@ def parse(raw: Any, name: str = "DELAYQ['ALERTS']") -> AlertSettings | None:
     if made.webhook and (refusal := find_refusal(made.webhook, made.hosts)):
         raise ImproperlyConfigured(f"{name}['WEBHOOK']: {refusal}")
     if made.webhook and not made.secret:
-        raise ImproperlyConfigured(f"{name}['SECRET'] is missing: it signs what WEBHOOK is sent.")
+        raise ImproperlyConfigured(f"{name}['SECRET'] is missing: it signs the messages to WEBHOOK.")
     return made

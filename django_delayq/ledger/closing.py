@@ -51,7 +51,7 @@ def close_orphan(run: RunRow, reason: str) -> None:
 
 
 def close_abandoned(runs: Sequence[RunRow]) -> None:
-    """Close open rows of chains whose schedule was deleted or disabled and that are not in Redis."""
+    """Close open rows of chains. Their schedules were deleted or disabled, and are not in Redis."""
     schedules = load_schedules({run.schedule_id or 0 for run in runs})
     for run in runs:
         schedule = schedules.get(run.schedule_id or 0)

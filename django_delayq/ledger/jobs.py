@@ -69,7 +69,7 @@ def _add_unique(row: RunRow, using: str) -> RunRow:
         found = lock_rows(_query_jobs(using).filter(unique_key=row.unique_key)).values(*_KEY_HOLDER).first()
         if found is not None:
             return RunRow.build_job(row.task, **found)
-    row.unique_key = None  # each holder released the key before it was read: this job is inserted without it
+    row.unique_key = None  # each holder released the key before it was read: this job gets no key
     row.pk = writer(Run, NEW_JOB, using).insert_one(_values(row))
     return row
 

@@ -10,7 +10,7 @@ Note [What was pruned is decided]
 The unique row of a due point ensures that it is recorded once; a pruned row no longer does. So pruning raises
 `ScheduleState.pruned_until` to the last pruned point, in the same transaction and with the state locked; insertions
 up to there are lost. A `running` row locks no state: it is inserted first, and deleted again if its point was pruned or
-the schedule no longer exists. The insertion waits for a deletion of the same point, and then sees what that noted.
+the schedule no longer exists. The insertion waits for a deletion of the same point, which `pruned_until` then shows.
 
 Note [Only winners settle]
 Redis is settled after the ledger, by the worker that won the row there. A new row is won by the unique constraint on

@@ -4,10 +4,10 @@ Note [Rows are read once]
 The walk visits the schedules that have rows, also deleted ones, by primary key, and the rows of each by the unique
 index, oldest first. Rows are read once, a page at a time, so that no statement takes long.
 
-Note [What is never pruned]
+Note [Some rows always stay]
 Rows without an outcome, the newest outcome of each schedule's chain, and rows whose pruning cannot be noted in
 `ScheduleState.pruned_until` (see `recording.py`). That note must not pass a point that has no row yet: due points and
-backfills are pruned only up to `last_due_at`. Manual runs (their instants are unique) and deleted schedules need none.
+backfills are pruned only up to `last_due_at`. Manual runs (with unique instants) and deleted schedules need no note.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ class OldRun(NamedTuple):
 
     @property
     def noted(self) -> bool:
-        """True if the pruning must be noted in the state. See Note [What is never pruned]."""
+        """True if the pruning must be noted in the state. See Note [Some rows always stay]."""
         return self.origin != Origin.MANUAL
 
 
@@ -154,7 +154,7 @@ def _query_runs() -> QuerySet[Run]:
 
 
 def prune(rows: Sequence[OldRun]) -> Pruned:
-    """Delete rows and note it, in one transaction; locked rows stay. See Note [What is never pruned]."""
+    """Delete rows and note it, in one transaction; locked rows stay. See Note [Some rows always stay]."""
     using = get_database()
     if not rows:
         return Pruned([], 0)
@@ -183,7 +183,7 @@ def count_prunable(batch: Batch) -> list[OldRun]:
 
 
 def _can_prune(run: OldRun, lasts: Mapping[int, datetime | None]) -> bool:
-    """Return True if a row's pruning can be noted; `lasts`: `last_due_at` by schedule. Note [What is never pruned]."""
+    """Return True if a row's pruning can be noted; `lasts`: `last_due_at` by schedule. Note [Some rows always stay]."""
     if not run.noted or run.schedule_id not in lasts:
         return True
     last = lasts[run.schedule_id]

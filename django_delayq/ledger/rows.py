@@ -210,7 +210,7 @@ def keep_former(run: AnyRun, lapsed_at: datetime | None = None, *, ended: bool =
 
 
 def list_attempts(run: AnyRun) -> list[Attempt]:
-    """Return the attempts of a row, oldest first; the last one may be running, or kept in `attempts` too."""
+    """Return the attempts of a row, each once, oldest first; the last one may be running."""
     before = from_json(run.attempts)
     started = _to_ms(run.started_at)
     if started is None or run.status in (Status.QUEUED, Status.SKIPPED) or _is_kept(before, started):

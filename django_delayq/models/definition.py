@@ -29,7 +29,7 @@ from .versions import now_generation
 INSTANTS = ("at", "start_at", "end_at")
 #: SQLite keeps durations as microseconds in 64 bits.
 LONGEST_DURATION = timedelta(days=100_000_000)
-#: Gaps of a cron expression that are compared with the minimum interval: more than an hour of minutes.
+#: Number of gaps between cron points that are compared with the minimum: more than an hour, at one each minute.
 GAPS_COMPARED = 100
 #: Maximum of `keep_last`: each pass of pruning counts that far.
 MOST_KEPT = 100_000
@@ -274,8 +274,8 @@ def _find_short_gap(minimum: timedelta, rule: Recurrence, first: datetime) -> ti
 
 def _is_stored(schedule: AbstractSchedule, *fields: str) -> bool:
     """Return whether these values are stored already: those of an existing schedule stay valid."""
-    stored = type(schedule)._base_manager.filter(pk=schedule.pk).values_list(*fields).first()
-    return stored == tuple(getattr(schedule, name) for name in fields)
+    rows = type(schedule)._base_manager.filter(pk=schedule.pk).values_list(*fields)
+    return schedule.pk is not None and rows.first() == tuple(getattr(schedule, name) for name in fields)
 
 
 def _check_one_off(schedule: AbstractSchedule) -> list[Problem]:

@@ -40,14 +40,14 @@ class PrimaryModel(models.Model):
     class Meta:
         abstract = True
 
-    def refresh_from_db(  # type: ignore[override]  # `from_queryset` is among them
+    def refresh_from_db(  # type: ignore[override]  # kwargs: `from_queryset`
         self, using: str | None = None, fields: Iterable[str] | None = None, **kwargs: Any
     ) -> None:
         super().refresh_from_db(using or self._state.db or router.db_for_write(type(self)), fields, **kwargs)
 
 
 def lock_rows(rows: models.QuerySet[Row]) -> models.QuerySet[Row]:
-    """Lock rows for writing, by primary key; a database without row locks gets no lock query."""
+    """Lock rows for writing, by primary key. On a database without row locks, this only sorts them."""
     return rows.order_by("pk").select_for_update(no_key=connections[rows.db].vendor == "postgresql")
 
 

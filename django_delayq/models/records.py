@@ -16,7 +16,7 @@ from .versions import now_generation
 
 
 class Output(PrimaryModel):
-    """The end of what one attempt logged and printed, without secrets. A sweep deletes those of runs deleted by SQL."""
+    """The end of what one attempt logged and printed, without secrets. Sweeps delete outputs whose runs SQL deleted."""
 
     run = models.ForeignKey(
         "django_delayq.Run", on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="outputs"

@@ -147,7 +147,7 @@ class Run(RunProperties, PrimaryModel):
     #: Due points in this row; 0 = unknown (left by a replaced definition).
     points = models.PositiveIntegerField(_("points"), default=1, db_default=1)
     created_at = UTCDateTimeField(default=utcnow, editable=False)
-    # Columns of jobs; workers insert due points with `priority` only. Requested runs also have `options`.
+    # Columns of jobs. Of these, due points have only `priority`, requested runs also `options`.
     #: 132 random bits. With the primary key they form the id of a job's result, which cannot be guessed.
     token = models.CharField(max_length=22, blank=True, default="", db_default="", editable=False)
     #: The alias in `TASKS`.

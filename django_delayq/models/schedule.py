@@ -106,7 +106,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         return changed
 
     def _follow_update(self, rows: dict[int, tuple[Any, ...]], columns: Sequence[str]) -> None:
-        """Follow the real changes row by row: moves to another queue, and timing set by expressions."""
+        """Find moves to another queue, and timing changed by expressions, by comparing rows; write what they need."""
         written = self._query_schedules().filter(pk__in=list(rows))
         elsewhere, retimed = [], []
         for pk, _generation, queue, *timing in written.values_list(*columns):
@@ -136,7 +136,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         """Insert like Django's. Each row is validated and begins a generation; Redis follows on commit."""
         rows = list(objs)
         for row in rows:
-            row.declared_key = row.declaration_gone_at = None  # of a copy
+            row.declared_key = row.declaration_gone_at = None  # a copied instance is not declared
             row.begin_version()
             row.clean()
         with transaction.atomic(using=self.db):
@@ -221,7 +221,7 @@ class Schedule(AbstractSchedule):
             if self.pk is not None and not kwargs.get("force_insert"):
                 old = Schedule._base_manager.using(using).select_for_update().filter(pk=self.pk).first()
             if old is None:
-                self.declared_key = self.declaration_gone_at = None  # of a copy
+                self.declared_key = self.declaration_gone_at = None  # a copied instance is not declared
                 self.begin_version()
                 self.clean()
                 super().save(*args, **kwargs)

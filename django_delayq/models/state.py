@@ -25,7 +25,7 @@ class ScheduleState(PrimaryModel):
     #: The first undecided due point under the last synced definition.
     next_due_at = UTCDateTimeField(null=True)
     last_status = models.CharField(max_length=16, blank=True, default="")
-    #: When `last_status` was decided, by the worker's clock.
+    #: When `last_status` was decided: by the worker's clock after an execution, else mostly by Redis' clock.
     last_outcome_at = UTCDateTimeField(null=True)
     last_latency_ms = models.BigIntegerField(null=True)
     #: End of the last run of a due point; requested runs do not count. Fixed delays and overlap begin there.

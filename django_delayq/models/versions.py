@@ -8,7 +8,7 @@ sequence; the clock exceeds the generation of a deleted schedule with the same k
 Note [An edit creates no past due point]
 `effective_from` is the instant of the last change of the recurrence, the window or `enabled`. Only points after it
 belong to the new definition. `replaced_from`, set with it, is the `effective_from` of the last enabled definition that
-an edit replaced. If it is later than that of a worker's definition, another definition was in force in between.
+an edit replaced. If it is later than the `effective_from` that a worker read, another definition came in between.
 """
 
 from collections.abc import Set

@@ -24,7 +24,7 @@ from .problems import MAX_WAIT_SECONDS, judge
 from .redis_side import read_redis
 from .snapshot import BLIND, Problem, Snapshot, explain_failure
 
-#: Seconds between two comparisons that differ: enough for a worker to finish its current writes.
+#: Seconds from a comparison that finds differences to the next: enough for a worker to finish its current writes.
 AGAIN_SECONDS = 0.5
 
 

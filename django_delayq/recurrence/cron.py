@@ -122,7 +122,7 @@ class Cron:
         return total
 
     def _find_stretch(self, second: int) -> tuple[int, int, int, int | None]:
-        """Return where the stretch begins to count, its end, its offset, and the point for times in a gap before."""
+        """Return where the stretch begins to count, its end, its offset, and the point that replaces a gap before."""
         start, end, offset, before = find_stretch(self._zone, second)
         shift = offset - before
         if shift == 0 or abs(shift) > LONGEST_SHIFT or not self.fields.fixed:

@@ -58,7 +58,7 @@ _ROUNDS = {"second": 60, "minute": 60, "hour": 24}
 
 
 def understand(text: str) -> str | None:
-    """Return the cron expression that a phrase may mean, or `@every` if there is none; None if it is not understood."""
+    """Return the cron expression that a phrase may mean, or `@every …` if none fits; None if it is not understood."""
     phrase = " ".join(_normalize_words(text)) if len(text) <= LONGEST else ""
     phrase = re.sub(r"daily (n\d+(?: and n\d+)*)", lambda found: re.sub(r"n(?=\d)", "d", found[1]), phrase)
     phrase = phrase.replace("last daily", "dL")

@@ -155,7 +155,7 @@ def format_range(first: str, last: str) -> str:
 
 
 def format_values(values: Sequence[int], name: Callable[[int], str] = str) -> str:
-    """Return ascending values as ranges, single values, or one series of steps. No two results are equal."""
+    """Return ascending values as ranges, single values, or one series of steps; other values give another text."""
     step = values[1] - values[0] if len(values) >= SHORTEST_SERIES else 1
     if step > 1 and list(values) == list(range(values[0], values[-1] + 1, step)):
         span = format_range(name(values[0]), name(values[-1]))

@@ -39,7 +39,7 @@ def connect() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Declarations by name: `declared` to sync, `twice` sharing a key or name, `outside` not found by every process."""
+    """Sorted by name: `declared` to sync, `twice` sharing a key or name, `outside` unknown to some processes."""
 
     declared: Sequence[Declared]
     twice: Sequence[Declared]

@@ -104,7 +104,7 @@ class _Put:
 
 def _find_pending(connection: Any) -> _Put | None:
     """Return the pending rows of the same savepoint; None if there are none, or they were rolled back."""
-    if getattr(connection.atomic_blocks[-1], "_from_testcase", False):  # it keeps hooks that were called
+    if getattr(connection.atomic_blocks[-1], "_from_testcase", False):  # a TestCase keeps called hooks
         return None
     at, savepoints, put = getattr(connection, "_delayq_put", (-1, None, None))
     hooks = connection.run_on_commit

@@ -7,7 +7,7 @@ identifier of the cluster and the name, so a standby that is promoted keeps the 
 
 Note [Settings agree on the shards of a queue]
 A process whose settings name fewer queues may use the prefix. But it mirrors schedules of every queue: with another
-number of shards, a schedule would run in two shards. So it is refused once the database has rows for that queue.
+number of shards, a schedule would run in two shards. So such a process is refused if that queue has rows.
 
 Note [Equal layouts coexist]
 Releases with the same `conf.LAYOUT` work side by side. A release that cannot work beside the former one raises it,

@@ -1,6 +1,6 @@
 """Puts committed rows into Redis that were not put there: their process died, or Redis was unavailable.
 
-Note [Rows above a mark are put again]
+Note [A mark limits the search]
 A row does not record whether Redis has it: that would be a second write per job. Instead, the worker with the upkeep
 lease reads the rows above a mark, by primary key, and puts those that still wait. The mark is stored in Redis, so a
 flush deletes it too: then all open rows are put.
@@ -96,7 +96,7 @@ def note_all_put(broker: Broker, last: int) -> None:
 
 
 def _mark_behind(last: int) -> Mark:
-    """Return the mark once all open rows up to this key were put: the newest keys are searched for gaps."""
+    """Return the mark after all open rows up to this key were put: earlier, so that gaps among the newest are found."""
     return Mark(max(0, last - PAGE * MOST_PAGES) if _has_gaps() else last)
 
 

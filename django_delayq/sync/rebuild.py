@@ -1,6 +1,6 @@
 """Rebuilds flushed shards from the database.
 
-Note [What was mirrored goes back as it was]
+Note [Stored points are not recomputed]
 After a flush, `next_due_at`, written with the last outcome, is the first missing point of nearly every schedule. Such
 entries are restored from the columns, without computing a point: this determines how long a rebuild takes. Other
 schedules are computed as in a sweep. The next full sweep or claim finds changes by SQL or by new time zone data.

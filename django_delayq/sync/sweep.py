@@ -1,6 +1,6 @@
 """The sweeps that correct the mirror, whatever was missed: delta and full. Between them, differences are counted.
 
-Note [When a full sweep is due]
+Note [Age or restart triggers sweeps]
 The next sweep is due if the record of the last one is older than FULL_SECONDS or missing, or if the server's run id has
 changed since that sweep began: the server was restarted or replaced, perhaps with older data. So it also finds what was
 missed while no worker ran. The worker with the upkeep lease sweeps (`worker/upkeep.py`, Note [One upkeep worker]).
@@ -144,7 +144,7 @@ def read_last(broker: Broker) -> LastSweep | None:
 
 
 def sweep_if_due(broker: Broker, *, go_on: GoOn = lambda checked: True) -> SweepReport | None:
-    """Make a full sweep if one is due; otherwise return None. See Note [When a full sweep is due]."""
+    """Make a full sweep if one is due; otherwise return None. See Note [Age or restart triggers sweeps]."""
     last = read_last(broker)
     known = last is not None and (last.database, last.run_ids) == (read_fingerprint(), broker.read_run_ids())
     if last is not None and known and 0 <= broker.read_now_ms() - last.at_ms < FULL_SECONDS * 1000:

@@ -1,6 +1,6 @@
 """Switches the index in Redis to the layout of a new release, or to other shards, once no worker uses the old one.
 
-Note [A new layout is rebuilt after all older workers end]
+Note [Older workers must end first]
 An index of another layout is rebuilt as after a flush. A worker with another layout first waits until the workers that
 use the old one, and the leases of killed workers, have ended: so no point is executed twice at the same time.
 
@@ -9,7 +9,7 @@ A worker reports that it is alive before its last check of the layout. A worker 
 its last check for live workers. So one of the two sees the other, and no worker starts with an index that is about to
 be dropped. An interrupted switch leaves `switching` behind, and the next waiting worker continues.
 
-Note [Web processes leave other layouts to the sweeps]
+Note [Sweeps write for web processes]
 A web process leaves what it cannot write to the sweeps. A write during a switch is harmless: its row is committed.
 """
 

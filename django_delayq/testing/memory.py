@@ -1,4 +1,4 @@
-"""The index of one worker's test, in memory: what the database wants, without the members leased or handed back.
+"""The index of a test, in memory: what the database wants, and which members are leased, or handed back with a delay.
 
 Not emulated: lost replies, expiring leases, limits, and the division of a claim between points and jobs.
 """

@@ -75,7 +75,7 @@ def build_running_result(held: Lease, task: AnyTask) -> AnyResult:
 
 
 def end(held: Lease, result: AnyResult | None) -> None:
-    """Prepare the calls of receivers, for after the record; `result` is the one of a job. A retry has none."""
+    """Prepare the calls of receivers, for after the record; `result` is the one of a job. None before a retry."""
     run = held.outcome.run
     if run.status in OPEN:
         return

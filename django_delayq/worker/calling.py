@@ -59,7 +59,7 @@ def perform(
 ) -> Ended | None:
     """Call a function and end it in time: by an exception in this thread, or, without `interrupt`, by its own means.
 
-    Never raises. Returns None after the hard timeout, to which `spare_seconds` are added: its outcome is reported then.
+    Never raises. Returns None if the hard timeout, to which `spare_seconds` are added, has reported the outcome.
     """
     held.executed = True
     began, process = time.perf_counter(), os.getpid()
@@ -167,7 +167,7 @@ def take_result(value: Any, most: int, *, is_job: bool) -> tuple[Any, BaseExcept
     if issubclass(kind, ResultTooLarge):
         return {"not stored": str(error)}, None
     reason = format_safely(lambda: clean(redact_text(str(error))), "it does not say why")
-    # A refusal of arguments as one of a result.
+    # Rewords a refusal of arguments as one of a result.
     reason = reason.replace("The arguments contain", "it contains").replace("The arguments are", "it is")
     return {"not stored": f"The result cannot be stored: {reason}"[:MAX_TITLE_CHARS]}, None
 
@@ -248,7 +248,7 @@ def execute(held: Lease, timeouts: Timeouts, most_bytes: int) -> bool:
 
 
 def give_up(held: Lease, where: str) -> None:
-    """Fill in the outcome of a task that does not end, now at the stack `where`. Called after `conclude`."""
+    """Fill in the outcome of a task that does not end; `where` is its present stack. Called after `conclude`."""
     result = build_running_result(held, held.task) if held.outcome.schedule is None and held.task is not None else None
     trace = f"Still running {held.seconds:.1f} s after its start. Where it was:\n{where}"
     _fail(held, TaskTimeout() if held.stopped_by is None else TaskCancelled(), trace, reason=REASON_HUNG)

@@ -34,7 +34,7 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: Maximum age of the known controls in seconds.
 FRESH_SECONDS = 0.5
-#: Seconds between claims from a paused queue, and from a queue at its limit unless one of our own runs ends.
+#: Seconds before a paused queue is looked at again, and a queue at its limit unless one of our own runs ends.
 PAUSED_SECONDS, LIMITED_SECONDS = 1.0, 0.5
 #: Delay in ms before an entry of a paused queue or task comes due again.
 TASK_MS = 5_000

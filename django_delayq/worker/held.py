@@ -98,7 +98,7 @@ class Lease:
     reported: bool = False
     #: True if this worker's call wrote the outcome, False if the outcome was already stored.
     taken: bool = False
-    #: Number of rows of its sort taken before its first refusal; infinite if no row is at fault, None if not refused.
+    #: Rows of its sort taken before its first refusal; infinite if the error proves no fault, None if not refused.
     refused: float | None = None
     #: Calls the receivers of the end signal, once the outcome is recorded. Never raises.
     after: Callable[[], None] | None = None
@@ -298,7 +298,7 @@ class LeaseKeeper:
 
     @contextmanager
     def letting_go(self, held: Iterable[Lease]) -> Iterator[None]:
-        """Discard these entries if the block releases them in Redis; until then, a renewal may miss them."""
+        """Discard these entries if the block releases them; in it, a renewal that misses them marks none as lost."""
         leaving, gone = set(held), set[Lease]()
         with self._lock:
             self._leaving |= leaving

@@ -1,6 +1,6 @@
 """Executes isolated tasks in processes of their own: starts one for each, sends it the call, receives its outcome.
 
-Note [A fresh interpreter for each]
+Note [Isolated tasks get fresh interpreters]
 The process is started like `manage.py`, under a guard (`calls/commands/child.py`, Note [A guard ends the command]). It
 is not forked from the worker, whose threads and connections must not be copied. The task's timeout counts from when the
 process is ready.

@@ -11,7 +11,7 @@ Note [Only the first missing point runs]
 Rule R2. A point that was already decided, that no definition ever had, or that follows a missing point is not executed:
 the member is settled to its first missing point (`chain.py`), so that no gap remains.
 
-Note [The newest runs at once]
+Note [One claim skips and runs]
 Rule R9. If points are skipped and a later one runs instead, the same claim runs it; otherwise the member would queue
 behind all older ones and be missed again. One transaction writes the skipped stretches and the row of that point. A
 worker that takes over repeats the decision as of the last claim, and finds the point that may have been begun.
@@ -25,8 +25,8 @@ Rule R2b. After a lapsed lease, or if a row exists, another worker may still rec
 `running` under this worker's fence, by compare-and-set against the values read under the lease, before the call.
 
 Note [Long executions are shown]
-An execution gets an uncounted `running` row after `running_after_seconds`. If another worker has decided concurrently,
-or the database fails, the task continues; the write of its outcome detects the conflict.
+After `running_after_seconds` an execution gets a `running` row; no take-over is counted. If another worker has decided
+concurrently, or the database fails, the task continues; the write of its outcome detects the conflict.
 """
 
 import copy
@@ -227,7 +227,7 @@ def _judge_new(held: Lease, schedule: ScheduleRow, verdicts: Verdicts) -> None:
         return
     run = RunRow.build_for(schedule, due_at, fence=held.fence, claimed_at=held.claimed_at, worker=held.worker)
     held.outcome = Outcome(run, schedule)
-    if skipped:  # see Note [The newest runs at once]
+    if skipped:  # see Note [One claim skips and runs]
         held.outcome.owner, held.beside = skipped[0], skipped
     if again:
         run.status = Status.RUNNING
@@ -241,7 +241,7 @@ def _judge_new(held: Lease, schedule: ScheduleRow, verdicts: Verdicts) -> None:
 
 
 def _decide_again(held: Lease, schedule: ScheduleRow) -> tuple[list[Skip], datetime | None]:
-    """Return the skipped stretches and the point to run, if any. See Note [The newest runs at once]."""
+    """Return the skipped stretches and the point to run, if any. See Note [One claim skips and runs]."""
     point, lapsed_ms = held.point, held.entry.lapsed_ms
     if lapsed_ms is None or point <= schedule.effective_from or schedule.overlap == Schedule.Overlap.ALLOW:
         return [], point
@@ -297,7 +297,7 @@ def take_over(held: Lease, *, poison: bool) -> None:
     """Fill in the row as running under this lease, or as lost(poison). See Note [Take-overs write first]."""
     run = held.outcome.run
     held.before = {name: getattr(run, name) for name in _RESTORED}
-    if not run.pk:  # written for an earlier worker, of which only the claim time is known
+    if not run.pk:  # it then records an earlier worker, of which only the claim time is known
         held.before |= {"worker": "", "started_at": held.lapsed_at}
     ledger.keep_former(run, held.lapsed_at)
     run.reclaims = held.take_overs

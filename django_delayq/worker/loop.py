@@ -50,7 +50,7 @@ WAKE = "wake"
 class Worker:
     """One process' work on some queues. `run()` returns an exit status of `options.py`.
 
-    Raises ForeignLayout and OutdatedRelease. An unfinished entry comes due again when its lease ends.
+    Raises PendingMigrations, and what `Upkeep.begin` does. An unfinished entry comes due again when its lease ends.
     """
 
     def __init__(self, options: WorkerOptions, *, slots: type[Slots] = Slots) -> None:

@@ -46,7 +46,7 @@ RECORD_SECONDS = 1.0
 class Slots:
     """A fixed number of threads with one inbox. `report` is called in a slot's thread with each finished entry.
 
-    Note [Slots claim ahead]
+    Note [Entries are claimed ahead]
     A slot idles while it waits for the next claim. So as many entries may be claimed ahead as will start within
     AHEAD_SECONDS by the measured mean. If no task ends for that long, unstarted entries are handed back.
     """
@@ -113,11 +113,11 @@ class Slots:
         return [item for item in self._begun if item is not None]
 
     def is_stalled(self) -> bool:
-        """Return True if all slots are busy and no task ended recently. See Note [Slots claim ahead]."""
+        """Return True if all slots are busy and no task ended recently. See Note [Entries are claimed ahead]."""
         return self.busy >= self.threads and time.monotonic() - self._last_end >= AHEAD_SECONDS
 
     def get_capacity(self) -> int:
-        """Return how many entries to claim now. See Note [Slots claim ahead]."""
+        """Return how many entries to claim now. See Note [Entries are claimed ahead]."""
         room = self.threads
         if self._mean is not None and time.monotonic() - self._last_end < AHEAD_SECONDS:
             room = max(room, int(self.threads * AHEAD_SECONDS / max(self._mean, 1e-6)))

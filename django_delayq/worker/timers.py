@@ -1,6 +1,6 @@
 """When to claim from each shard: at the due times of known heads, and at regular looks in case a hint was lost.
 
-Every worker claims from every shard. The more live workers there are, the less often each one looks, at random times.
+Every worker claims from all shards of its queues. The more workers live, the less often each looks, at random times.
 """
 
 import math
@@ -14,7 +14,7 @@ from ..index import Broker, Shard
 WORKERS_FIRST_SECONDS, WORKERS_SECONDS = 2.0, 60.0
 #: Age of the last heartbeat of a dead worker, in seconds.
 DEAD_AFTER_SECONDS = 75.0
-#: Maximum factor by which a worker among many looks less often than a single one: the others may serve other queues.
+#: Maximum factor by which other live workers lengthen the time between looks; limited, as they may serve other queues.
 FEWEST_LOOKS = 20
 #: Maximum seconds between two claims from a shard.
 LONGEST_SECONDS = 3600.0

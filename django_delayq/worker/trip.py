@@ -45,7 +45,7 @@ class Trip:
         self.untold: deque[Callable[[], None]] = deque()
         self._lease_ms = int(index.config.lease_seconds * 1000)
         self._unqueued: list[RunRow] = []  # points that became separate runs, to be put into Redis
-        self._callbacks: list[RunRow] = []  # runs that follow outcomes, to be put into Redis
+        self._callbacks: list[RunRow] = []  # callbacks, and rows of reused keys, to be put into Redis
 
     def claim(
         self, shard: Shard, limit: int, request: int, deadline: float, most: int | None = None

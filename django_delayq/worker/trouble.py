@@ -24,7 +24,7 @@ REMEMBERED = 10_000
 
 
 class Delays:
-    """Delays in ms per member, doubled each time up to a maximum. They start again after three times that maximum."""
+    """Delays in ms per member, doubled each time up to a maximum. After three times that, a member is forgotten."""
 
     def __init__(self, first_ms: int, most_ms: int) -> None:
         self._first_ms, self._most_ms = first_ms, most_ms

@@ -8,6 +8,7 @@ from django.core.management import CommandError
 from django.db import connection
 from django.test import override_settings
 
+from django_delayq.checks import check_declared
 from django_delayq.models import Schedule
 from django_delayq.sources.declared import sync_after_migrate
 from tests import support
@@ -162,6 +163,13 @@ def found():
 def test_a_good_declaration_is_no_find_nor_is_one_that_has_passed(code):
     code.says("periodic('0 9 * * *')(noop)\nperiodic(at=datetime(2020, 1, 1, tzinfo=UTC))(abroken)")
     assert found() == []
+
+
+def test_the_check_of_declarations_asks_no_database_which_may_have_no_tables(code, settings, django_assert_num_queries):
+    settings.DELAYQ = {**settings.DELAYQ, "ALERTS": {"HOSTS": ["hc-ping.com"]}}
+    code.says("periodic('0 9 * * *', name='s', ping_url='https://hc-ping.com/x')(noop)")
+    with django_assert_num_queries(0):
+        assert not check_declared()
 
 
 @pytest.mark.parametrize(

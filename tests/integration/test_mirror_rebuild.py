@@ -95,7 +95,7 @@ def test_a_rebuild_whose_worker_died_is_begun_anew_when_its_mark_has_ended(built
     assert sync.find_unbuilt(built) == []
 
 
-# -- Note [What was mirrored goes back as it was]
+# -- Note [Stored points are not recomputed]
 
 YEARLY = {"cron": YEARLY_CRON}
 KINDS = [

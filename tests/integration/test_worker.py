@@ -329,7 +329,7 @@ def test_a_drain_hands_back_what_did_not_start_at_once(broker):
 
 
 def test_what_waits_behind_stalled_slots_is_handed_back(broker):
-    """Note [Slots claim ahead]: more was claimed than the slots turned out to start."""
+    """Note [Entries are claimed ahead]: more was claimed than the slots turned out to start."""
     row = schedule()
     make_due(broker, row)
     worker = idle_worker()

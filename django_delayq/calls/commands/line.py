@@ -3,7 +3,7 @@
 Note [The command's own parser checks its words]
 The command's parser checks the words before they are stored and before a process starts. This imports the command's
 module, and the types of the parser convert the words: a `FileType` opens its file. `--settings` and `--pythonpath` are
-refused in every form: they choose code, which users who edit schedules must not. Files of arguments
+refused in every form: they choose code, which editors of schedules must not do. Files of arguments
 (`fromfile_prefix_chars`) are refused, because the process would read the file again, perhaps with other content.
 """
 

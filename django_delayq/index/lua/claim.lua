@@ -49,7 +49,7 @@ local function room(limit)
   return math.max(0, math.min(limit, tonumber(ARGV[6]) - standing))
 end
 
--- Members that belong to this lane. Members of the other lane, added by another program, are moved there.
+-- Those found that belong to this lane. Members of the other lane, added by another program, are moved to it.
 local function belonging(found, lane)
   local own = {}
   for _, member in ipairs(found) do

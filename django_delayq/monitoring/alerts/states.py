@@ -1,6 +1,6 @@
 """Alerts: the problems that have one, and their rows, which change by compare-and-set.
 
-Note [A schedule has alerts of its own, up to a maximum]
+Note [Alerts per schedule are limited]
 A schedule has the kinds `failing` (FAILURES in a row), `late`, `unknown_task` and `broken`, a queue `failed_jobs`. All
 others are codes of what is wrong in a snapshot, except those that sum up schedules. Each kind has alerts for at most
 MOST schedules; one more says that there are others. A schedule with an alert keeps it until it has recovered.
@@ -40,7 +40,7 @@ from ..snapshot import Problem, Snapshot
 
 #: Days that rows of recovered alerts are kept.
 DAYS_KEPT = 90
-#: Share of `EVERY` that counts as elapsed, because checks are slightly irregular.
+#: Minimum share of `EVERY` between the two checks of a change: checks are slightly irregular.
 HELD = 0.8
 #: Delivery jobs: failing messages are retried for about half a day.
 ATTEMPTS, BACKOFF_SECONDS, TIMEOUT_SECONDS = 20, 10, 120

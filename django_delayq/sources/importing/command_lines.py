@@ -1,6 +1,6 @@
 """Command lines of a crontab: their words, where all shells agree on them, and their secrets. Pure.
 
-Note [Words that a shell changes]
+Note [Only plain lines are read]
 cron passes the command to `sh`, which may be dash or bash. So a line is read only as far as it is plain: `cd` or
 `source`, words, output redirections. A word with a character that may mean something to a shell has it in `special`,
 and the caller decides whether that matters.
@@ -29,7 +29,7 @@ class Word(NamedTuple):
 
 
 def read_line(line: str) -> tuple[list[Word], list[str]]:
-    """Return the words of a line, and what is left out of it. See Note [Words that a shell changes]."""
+    """Return the words of a line, and what is left out of it. See Note [Only plain lines are read]."""
     left_out, line = [], line.strip(" \t")
     while prepared := _PREPARATION.match(line):
         left_out.append(prepared[0].rstrip(" \t;&"))

@@ -138,5 +138,5 @@ def read_rows(app: str, name: str) -> Any:
         return apps.get_model(app, name)._default_manager.order_by("pk")
     except LookupError:
         raise UnreadableSource(
-            f"Its tables are read by its own models: leave {app!r} in INSTALLED_APPS until everything has come over."
+            f"INSTALLED_APPS lacks {app!r}, whose models read its tables. Add it until everything is imported."
         ) from None

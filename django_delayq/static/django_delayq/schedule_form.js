@@ -11,7 +11,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
     const kind = () => form.querySelector("input[name=kind]:checked")?.value;
 
-    // What holds these inputs and no other, in whatever theme.
+    // Return the largest element that contains these inputs and no others, in any theme.
     const rowOf = (names) => {
         let row = form.elements[names[0]];
         const isTheirs = (input) => !input.name || names.includes(input.name);
@@ -60,7 +60,7 @@ document.addEventListener("DOMContentLoaded", () => {
         }
     };
 
-    // Arguments: another task has others, and the box decides whether they are JSON. The server says what is shown.
+    // Arguments depend on the task; the checkbox decides whether they are JSON. The server renders them.
     const call = () => document.getElementById("delayq-call");
     let asked;
     let isStale = false;
