@@ -11,21 +11,14 @@ from django.utils.translation import gettext_lazy as _
 from ..recurrence.point import utcnow
 from ..recurrence.preview import PreviewPoint, preview
 from ..signals import definitions_changed, definitions_deleted
+from . import versions
 from .columns import list_own_fields
 from .definition import AbstractSchedule
 from .kept import MOST_AT_ONCE, SWITCH_FIELDS, Definition
 from .primary import PrimaryQuerySet, lock_rows, lock_to_delete
 from .records import Tag, Tombstone
 from .state import Condition
-from .versions import (
-    BOOKKEEPING_FIELDS,
-    TIMING_FIELDS,
-    build_move,
-    build_move_by,
-    build_next_generation,
-    build_version,
-    is_expression,
-)
+from .versions import BOOKKEEPING_FIELDS, TIMING_FIELDS, is_expression
 
 #: Fields that may change in a definition that is no longer valid.
 UNCHECKED_FIELDS = {"name", "description", *SWITCH_FIELDS}
@@ -88,7 +81,12 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         definition = {field.name for field in list_own_fields(self.model)} - BOOKKEEPING_FIELDS
         if definition.isdisjoint(kwargs):
             return super().update(**kwargs)
-        kwargs = {"updated_at": utcnow(), **kwargs, "generation": build_next_generation(), **build_move_by(kwargs)}
+        kwargs = {
+            "updated_at": utcnow(),
+            **kwargs,
+            "generation": versions.build_next_generation(),
+            **versions.build_move_by(kwargs),
+        }
         self._for_write = True
         computed = sorted(name for name in TIMING_FIELDS & kwargs.keys() if is_expression(kwargs[name]))
         with transaction.atomic(using=self.db):
@@ -116,7 +114,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
             if timing != old_timing:
                 retimed.append(pk)
         Tombstone.add(elsewhere, using=self.db)
-        written.filter(pk__in=retimed).update(**build_move())
+        written.filter(pk__in=retimed).update(**versions.build_move())
 
     update.alters_data = True  # type: ignore[attr-defined]
 
@@ -144,7 +142,7 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
             pks = [row.pk for row in created if row.pk is not None]
             if kwargs.get("update_conflicts"):  # an edit of existing rows
                 written = self._query_schedules().filter(pk__in=pks)
-                written.update(generation=build_next_generation(), **build_move())
+                written.update(generation=versions.build_next_generation(), **versions.build_move())
             definitions_changed.send(sender=self._query_schedules().model, pks=pks, using=self.db)
         return created
 
@@ -237,7 +235,7 @@ class Schedule(AbstractSchedule):
                 self.clean()
             if "queue" in changed:
                 Tombstone.add([(old.pk, old.queue, old.generation)], using=using)
-            version = build_version(old, changed)
+            version = versions.build_version(old, changed)
             self.__dict__.update(version)
             by, self.changed_by = self.changed_by, ""
             if fields is not None:

@@ -56,7 +56,7 @@ def test_f07_a_lost_reply_to_a_renewal_loses_no_lease(server, proxy, trace, tmp_
     assert kept or stall.longer_than(lease / 3)
 
 
-@pytest.mark.parametrize("how", ["reset", "request"])
+@pytest.mark.parametrize("how", [pytest.param("reset", marks=pytest.mark.long), "request"])
 def test_f07_a_lost_reply_to_an_edit_is_mirrored_again(how, server, proxy, trace, tmp_path, report):
     histories = schedules(5, trace, every=3600 * SECOND)
     with WorkerProcess(folder=tmp_path, LEASE_SECONDS=ENDLESS), server.broker() as broker:

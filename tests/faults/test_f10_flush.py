@@ -40,7 +40,7 @@ def test_f10_a_redis_that_comes_back_empty_loses_no_point(server, trace, tmp_pat
         report("F10 restart, empty", histories, recovery=recovery)
 
 
-@pytest.mark.parametrize("page", [1, 3])
+@pytest.mark.parametrize("page", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_f10_a_worker_killed_in_a_rebuild_loses_no_point(page, server, trace, tmp_path, report):
     how = {"folder": tmp_path, "environment": PAGED, "LEASE_SECONDS": LEASE}
     with WorkerProcess(**how).ready() as survivor:

@@ -27,6 +27,7 @@ from tests.support import DAILY_CRON, OTHER_DAILY_CRON, run_burst
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
 
+@pytest.mark.smoke
 def test_f19_a_rolled_back_transaction_leaves_no_trace_under_a_live_worker(broker, dense, trace, report):
     """Everything that can be written is written and taken back, again and again, while the schedules run."""
     histories = schedules(5, trace, every=timedelta(seconds=0.2))
@@ -106,7 +107,6 @@ def crash():
     ).returncode
 
 
-@pytest.mark.smoke
 def test_f19_what_was_committed_by_a_process_that_died_before_redis_is_made_up_for(broker, tmp_path, note_row):
     rows = {name: schedule(name) for name in ("edit", "pause", "move", "deletion", "order")}
     with WorkerProcess(folder=tmp_path):

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.django_db(transaction=True)]
 LEASE, RECLAIMS = 1, 3
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_f29_a_poisonous_task_costs_none_of_its_99_neighbours_their_run(workers, server, trace, tmp_path, report):
     """Some of the neighbours run for longer than a lease, so that they are killed in the midst of it, repeatedly."""
     gate = tmp_path / "gate"

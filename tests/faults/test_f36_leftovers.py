@@ -63,8 +63,7 @@ def test_f36_a_child_that_comes_back_from_the_task_ends_and_has_no_outcome(do):
 # -- the end
 
 
-@pytest.mark.parametrize("processes", [[], ["--processes", "1"]])
-@pytest.mark.parametrize("what", ["thread", "child"])
+@pytest.mark.parametrize(("what", "processes"), [("thread", []), ("child", ["--processes", "1"])])
 def test_f36_what_a_task_leaves_running_ends_with_the_grace_of_its_worker(what, processes, do):
     with worker(*processes, DRAIN_SECONDS=1) as process:
         left = do(what).result

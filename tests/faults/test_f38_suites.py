@@ -62,8 +62,8 @@ def seen_of(client: Any) -> tuple[int, dict[bytes, bytes]]:
     [
         pytest.param("django", "fresh", {}, marks=pytest.mark.smoke),
         ("parallel", "claimed", {}),
-        ("pytest", "claimed", {}),
-        ("django", "claimed", NOT_MIRRORED),
+        pytest.param("pytest", "claimed", {}, marks=pytest.mark.long),
+        pytest.param("django", "claimed", NOT_MIRRORED, marks=pytest.mark.long),
         ("pytest", "fresh", NOT_MIRRORED),
     ],
 )

@@ -29,7 +29,7 @@ def unnoted(owners):
     return found
 
 
-@pytest.mark.parametrize("step", ["during_pruning", "after_pruning"])
+@pytest.mark.parametrize("step", ["during_pruning", pytest.param("after_pruning", marks=pytest.mark.long)])
 def test_f39_a_worker_killed_while_it_prunes_has_noted_what_is_gone_and_another_one_goes_on(
     step, server, trace, tmp_path, report
 ):

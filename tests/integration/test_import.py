@@ -182,7 +182,7 @@ def test_management_commands_need_no_map(written, settings):
         "0 3 * * * python manage.py migrate\n"
     )
     why = entries("crontab", path, timezone="UTC")["clearsessions"]["reason"]
-    assert "'clearsessions', and DELAYQ['COMMANDS'] names none. Add it" in why
+    assert "'clearsessions', which DELAYQ['COMMANDS'] does not name. Add it" in why
     settings.DELAYQ = {**settings.DELAYQ, "COMMANDS": COMMANDS}
     found = entries("crontab", path, timezone="UTC", write=True)
     assert "invalid float" in found["tell --second=soon"]["reason"]
@@ -477,9 +477,9 @@ def test_two_entries_of_one_name_are_one_and_a_refusal(written):
         (("procrastinate", "tests.app.tasks.CALLS"), "is not a procrastinate"),
         (("apscheduler", "tests.app.tasks.CALLS"), "is not a scheduler"),
         (("rq-scheduler", "tests.app.tasks.CALLS"), "is not a rq_scheduler"),
-        (("django-celery-beat",), "leave 'django_celery_beat' in INSTALLED_APPS"),
-        (("django-q2",), "leave 'django_q' in INSTALLED_APPS"),
-        (("django-tasks-scheduler",), "leave 'scheduler' in INSTALLED_APPS"),
+        (("django-celery-beat",), "INSTALLED_APPS lacks 'django_celery_beat'"),
+        (("django-q2",), "INSTALLED_APPS lacks 'django_q'"),
+        (("django-tasks-scheduler",), "INSTALLED_APPS lacks 'scheduler'"),
         (("crontab", "x", "--map=x"), "is not of the form PATTERN="),
         (("nothing",), "invalid choice"),
     ],

@@ -33,16 +33,7 @@ from django.tasks import task
 bank = SimpleNamespace(charge=lambda order, key: f"charged {order}")
 
 
-def remind_everybody(days):
-    return days
-
-
 def mail_receipt(order):
-    return None
-
-
-@task
-def check_stock():
     return None
 """
 EXAMPLES = """

@@ -22,7 +22,7 @@ SEEN = (
     "job moved", "job retried", "killed after a commit", "resharded", "shown while it runs",
 )  # fmt: skip
 #: Seeds of each half in the default run, and of the many; the most that these may need to come to everything.
-FEW_SEEDS, MANY_SEEDS, MOST_SEEDS = 10, 60, 1000
+FEW_SEEDS, MANY_SEEDS, MOST_SEEDS = 10, 30, 1000
 
 
 def seeds(half, offset):

@@ -27,10 +27,10 @@ class Command(DelayQCommand):
         for parsed in (pause, resume):
             parsed.add_argument("name", help="A queue, or with --task the path of a task.")
             parsed.add_argument("--task", action="store_true", help="The name is that of a task.")
-        pause.add_argument("--reason", default="", help="Shown to users as the reason.")
-        pause.add_argument("--until", metavar="TIME", help="End of the pause: '2026-11-21 09:00', or 09:00 for today.")
+        pause.add_argument("--reason", default="", help="Reason, shown to users.")
+        pause.add_argument("--until", metavar="TIME", help="End of the pause in TIME_ZONE: 2026-11-21 09:00, or 09:00.")
         limit.add_argument("name", help="A queue.")
-        limit.add_argument("most", help="A number, or 'none' for no limit.")
+        limit.add_argument("most", metavar="NUMBER", help="A number, or 'none' for no limit.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         ledger.check_tables()

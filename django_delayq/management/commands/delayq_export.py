@@ -19,7 +19,7 @@ class Command(DelayQCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("names", nargs="*", metavar="NAME", help="Only these; without one, all schedules.")
+        parser.add_argument("names", nargs="*", metavar="NAME", help="Write only these schedules. Default: all.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         ledger.check_tables()

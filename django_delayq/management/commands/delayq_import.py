@@ -52,13 +52,13 @@ class Command(DelayQCommand):
         group.add_argument(
             "--enable",
             action="store_true",
-            help="Read no SOURCE; switch on what --disabled holds back. What was off at the origin stays off.",
+            help="Read no SOURCE. Enable what --disabled disabled; what was off at the origin stays off.",
         )
-        add("--disabled", action="store_true", help="Create them switched off.")
+        add("--disabled", action="store_true", help="Create the schedules disabled.")
         add("--overwrite", action="store_true", help="Also overwrite schedules that users have edited or created here.")
         task = "Use this task for calls whose name or command matches the pattern (* and ?); the first match wins."
         add("--map", type=_parse_mapping, metavar="PATTERN=TASK", help=task, **repeated)
-        add("--only", metavar="PATTERN", help="Only entries whose name matches one of these.", **repeated)
+        add("--only", metavar="PATTERN", help="Import only entries whose name matches. Can be repeated.", **repeated)
         add("--prefix", default="", help="Prefix of the names of the imported schedules.")
         add("--timezone", metavar="ZONE", help="The zone of entries that name none.")
         system = "The crontab has a column for the user, as /etc/crontab."

@@ -33,9 +33,11 @@ class Command(DelayQCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="Print the changes as one JSON object.")
         group = parser.add_mutually_exclusive_group()
-        group.add_argument("--dry-run", action="store_true", help="Only say what would be changed.")
-        group.add_argument("--purge", action="store_true", help="Remove everything under the prefix from Redis.")
-        group.add_argument("--adopt", action="store_true", help="Take the prefix over from another database.")
+        group.add_argument("--dry-run", action="store_true", help="Only list the changes.")
+        purge = "Remove all keys under the prefix. Stop the workers first."
+        group.add_argument("--purge", action="store_true", help=purge)
+        adopt = "Take the prefix over from another database. Stop the workers first."
+        group.add_argument("--adopt", action="store_true", help=adopt)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if reason := conf.explain_no_redis():

@@ -59,7 +59,8 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--queues", help="Comma-separated; by default all of DELAYQ['QUEUES'].")
-        parser.add_argument("--threads", type=_parse_count, default=8, help="Tasks run at the same time (default 8).")
+        threads = "Number of tasks that each process runs at the same time (default 8)."
+        parser.add_argument("--threads", type=_parse_count, default=8, help=threads)
         parser.add_argument(
             "--processes",
             type=_parse_count,

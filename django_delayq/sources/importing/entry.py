@@ -102,11 +102,13 @@ def load(source: str, what: str, *attributes: str) -> Any:
 
 def read_text(source: str) -> str:
     """Return the text of a file; `-` is the standard input."""
+    if not source:
+        raise UnreadableSource("SOURCE is missing. Give a file, or - for input.")
     try:
         with Path("/dev/stdin" if source == "-" else source).open(newline="\n") as file:  # only \n ends a line
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableSource(f"{source or 'SOURCE'} cannot be read: {error}. Give a file, or - for input.") from error
+        raise UnreadableSource(f"{source} cannot be read: {error}. Give a file, or - for input.") from error
 
 
 def name_zone(zone: tzinfo | str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core.exceptions import ValidationError
+from django.db import transaction
 
 from ... import ledger
 from ...models import Schedule
@@ -19,9 +20,11 @@ VERSION = 1
 
 def export_schedules(names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """Yield schedules by name as JSON objects: all, or those with these names."""
-    rows = Schedule._base_manager.using(ledger.get_database()).order_by("name")
-    for row in rows.filter(name__in=names) if names else rows.iterator():
-        yield {"version": VERSION, **to_json(get_unmarked_values(row))}
+    using = ledger.get_database()
+    rows = Schedule._base_manager.using(using).order_by("name")
+    with transaction.atomic(using=using):  # PgBouncer keeps a cursor of the server only within a transaction
+        for row in rows.filter(name__in=names) if names else rows.iterator():
+            yield {"version": VERSION, **to_json(get_unmarked_values(row))}
 
 
 def read(source: str, _options: ReadOptions) -> Iterator[ImportedEntry]:

@@ -160,8 +160,8 @@ def _read_call(entry: ImportedEntry, choices: Choices) -> tuple[str, list[Any], 
         return registry.resolve_path(path), args, kwargs
     if path == COMMAND_TASK:
         raise Refused(
-            f"It runs the management command {''.join(map(repr, args[:1]))}, and DELAYQ['COMMANDS'] names none. Add it "
-            "there, if users who edit schedules may run it with any arguments."
+            f"It runs the management command {''.join(map(repr, args[:1]))}, which DELAYQ['COMMANDS'] does not name. "
+            "Add it there, if users who edit schedules may run it with any arguments."
         )
     module, _, function = path.rpartition(".")
     raise Refused(

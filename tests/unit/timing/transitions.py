@@ -153,5 +153,5 @@ def sampled(share: int, *, every_zone: bool) -> Iterator[tuple[Change, list[str]
 #: Every zone takes too long for each change of the code; one zone of each set meets each kind of change.
 in_both_forms = pytest.mark.parametrize(
     "every_zone",
-    [pytest.param(False, id="one zone of each set"), pytest.param(True, id="every zone", marks=pytest.mark.everything)],
+    [pytest.param(False, id="one zone of each set"), pytest.param(True, id="every zone", marks=pytest.mark.long)],
 )
