@@ -22,17 +22,8 @@ except ImportError:
     ) from None
 
 from .. import conf
-from ..index.counters import (
-    BOUNDS_MS,
-    LATENCY,
-    LATENCY_SUM,
-    RAN,
-    RAN_SUM,
-    Counts,
-    compute_percentile,
-    select_outcomes,
-    sum_by_queue,
-)
+from ..index import counters
+from ..index.counters import Counts
 from .minutes import sum_rows
 from .observing import take_snapshot
 from .redis_side import RedisView
@@ -43,7 +34,7 @@ KEY = ("kind", "queue", "task")
 SHARES = (0.5, 0.95, 0.99)
 #: Outcomes that are exposed as 0 once their task has any count, because a rate needs a first value.
 ALWAYS = dict.fromkeys(("succeeded", "retried", "failed", "lost"), 0)
-_BOUNDS = [*(str(bound / 1000) for bound in BOUNDS_MS), "+Inf"]
+_BOUNDS = [*(str(bound / 1000) for bound in counters.BOUNDS_MS), "+Inf"]
 
 
 class _Ready(Collector):
@@ -78,10 +69,13 @@ def collect_counts(counts: Counts) -> Iterable[Metric]:
     ran = HistogramMetricFamily("delayq_duration_seconds", "How long attempts took.", labels=KEY)
     for key, tally in list(counts.items()):
         now = dict(tally)  # a copy: the loop's thread continues to count
-        for name, number in (ALWAYS | select_outcomes(now)).items():
+        for name, number in (ALWAYS | counters.select_outcomes(now)).items():
             outcome, _, reason = name.partition(":")
             ended.add_metric((*key, outcome, reason), number)
-        for family, buckets, total in ((latency, LATENCY, LATENCY_SUM), (ran, RAN, RAN_SUM)):
+        for family, buckets, total in (
+            (latency, counters.LATENCY, counters.LATENCY_SUM),
+            (ran, counters.RAN, counters.RAN_SUM),
+        ):
             below, sums = 0, []
             for bound, name in zip(_BOUNDS, buckets, strict=True):
                 below += now.get(name, 0)
@@ -139,14 +133,18 @@ def _put_queues(gauges: Gauges, redis: RedisView) -> None:
 
 def _put_hour(gauges: Gauges, counts: Counts) -> None:
     for (kind, queue, task), tally in sorted(counts.items()):
-        for name, number in select_outcomes(tally).items():
+        for name, number in counters.select_outcomes(tally).items():
             outcome, _, reason = name.partition(":")
             labels = {"kind": kind, "queue": queue, "task": task, "outcome": outcome, "reason": reason}
             gauges.put("last_hour_outcomes", "Outcomes of due points and jobs in the last hour.", number, **labels)
-    for (queue, kind), tally in sorted(sum_by_queue(counts).items()):
+    for (queue, kind), tally in sorted(counters.sum_by_queue(counts).items()):
         for share in SHARES:
             labels = {"kind": kind, "queue": queue, "quantile": str(share)}
             text = "Maximum wait of this share of due points and jobs in the last hour, rounded up to a bucket."
-            gauges.put("last_hour_latency_seconds", text, compute_percentile(tally, LATENCY, share), **labels)
+            gauges.put(
+                "last_hour_latency_seconds", text, counters.compute_percentile(tally, counters.LATENCY, share), **labels
+            )
             text = "Maximum duration of this share of attempts in the last hour, rounded up to a bucket."
-            gauges.put("last_hour_duration_seconds", text, compute_percentile(tally, RAN, share), **labels)
+            gauges.put(
+                "last_hour_duration_seconds", text, counters.compute_percentile(tally, counters.RAN, share), **labels
+            )
