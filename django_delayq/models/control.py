@@ -86,7 +86,7 @@ class Control(PrimaryModel):
         if self.kind == self.Target.TASK and self.most is not None:
             wrong["most"] = _("Only a queue can have a limit; give the task a queue of its own.")
         if self.paused and self.until is not None and self.until <= utcnow():
-            wrong["until"] = _("That time is past.")
+            wrong["until"] = _("This time is in the past. Choose a later one.")
         if wrong:
             raise ValidationError(wrong)
 

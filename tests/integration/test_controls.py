@@ -247,7 +247,7 @@ def test_while_the_database_is_away_what_was_known_last_holds(broker, caplog, mo
     [
         (lambda: actions.pause("emial"), "Queue emial does not exist. The queues are default, mail."),
         (lambda: actions.pause(task="tests.app.tasks.nope"), "No installed app has a @task function"),
-        (lambda: actions.pause("mail", until=utcnow() - DAY), "That time is past."),
+        (lambda: actions.pause("mail", until=utcnow() - DAY), "This time is in the past."),
         (lambda: actions.limit("mail", -1), "Ensure this value is greater than or equal to 0."),
     ],
 )

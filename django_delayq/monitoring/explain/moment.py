@@ -36,7 +36,7 @@ def parse_moment(text: str, zone_name: str, now: datetime) -> Moment:
     if found is None:
         raise ValueError(
             _(
-                "“%(text)s” is not a time. Write 2026-11-21 09:00 in the schedule's zone (%(zone)s), with seconds or "
+                "“%(text)s” is not a time. Write 2026-11-21 09:00 in the zone %(zone)s, with seconds or "
                 "an offset if you like, such as 2026-11-21T09:00:30+02:00, or 09:00 for today."
             )
             % {"text": typed[:64], "zone": zone_name}
