@@ -130,14 +130,9 @@ class ScheduleFilter(admin.SimpleListFilter):
         if (value := self.value()) is None:
             return []
         key = read_key(value) or 0
-        name = Schedule.objects.filter(pk=key).values_list("name", flat=True).first()
-        # of a deleted schedule: the name in its runs
-        return [
-            (
-                value,
-                name or Run.objects.filter(schedule_id=key).values_list("schedule_name", flat=True).first() or value,
-            )
-        ]
+        present = Schedule.objects.filter(pk=key).values_list("name", flat=True)
+        former = Run.objects.filter(schedule_id=key).values_list("schedule_name", flat=True)
+        return [(value, present.first() or former.first() or value)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()

@@ -586,6 +586,12 @@ class Migration(migrations.Migration):
                 condition=models.Q(("expected_within__isnull", False)), fields=["id"], name="delayq_schedule_expected"
             ),
         ),
+        migrations.AddIndex(
+            model_name="schedule",
+            index=models.Index(
+                condition=models.Q(("declaration_gone_at__isnull", False)), fields=["id"], name="delayq_schedule_gone"
+            ),
+        ),
         migrations.AddConstraint(
             model_name="schedule",
             constraint=models.CheckConstraint(

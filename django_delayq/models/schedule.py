@@ -81,12 +81,8 @@ class ScheduleQuerySet(PrimaryQuerySet["Schedule"]):
         definition = {field.name for field in list_own_fields(self.model)} - BOOKKEEPING_FIELDS
         if definition.isdisjoint(kwargs):
             return super().update(**kwargs)
-        kwargs = {
-            "updated_at": utcnow(),
-            **kwargs,
-            "generation": versions.build_next_generation(),
-            **versions.build_move_by(kwargs),
-        }
+        version = {"generation": versions.build_next_generation(), **versions.build_move_by(kwargs)}
+        kwargs = {"updated_at": utcnow(), **kwargs, **version}
         self._for_write = True
         computed = sorted(name for name in TIMING_FIELDS & kwargs.keys() if is_expression(kwargs[name]))
         with transaction.atomic(using=self.db):
@@ -202,6 +198,7 @@ class Schedule(AbstractSchedule):
                 fields=("task", "backend", "priority"), name="delayq_schedule_handed_over", condition=~Q(backend="")
             ),
             models.Index(fields=("id",), name="delayq_schedule_expected", condition=Q(expected_within__isnull=False)),
+            models.Index(fields=("id",), name="delayq_schedule_gone", condition=Q(declaration_gone_at__isnull=False)),
         )
 
     def __str__(self) -> str:

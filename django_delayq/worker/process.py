@@ -11,8 +11,7 @@ import. So the parent blocks these signals for the child until `WorkerSignals` h
 
 Note [The end of a process is bounded]
 Python waits for all threads, the exit handlers and the output. Something that a task left behind (a thread, a child,
-a full pipe) can delay this for ever. By then all outcomes are recorded and no lease is held,
-so the process ends after END_SECONDS.
+a full pipe) can delay this for ever. By then all is recorded and no lease is held: the process ends in END_SECONDS.
 """
 
 import logging

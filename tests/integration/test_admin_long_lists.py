@@ -78,6 +78,7 @@ def test_a_long_list_is_searched_and_sorted_by_name_and_narrowed_by_key(boss):
     rows = make_some()
     assert names(boss.get(f"{LIST}?q=s1")) == ["s1"] and names(boss.get(f"{LIST}?q=1")) == []
     assert re.findall(r"sortable column-(\w+)", boss.get(LIST).content.decode()) == ["name_column"]
+    assert names(boss.get(f"{LIST}?o=-4")) == ["s7", "s6", "s5"], "an order that is not offered is ignored"
     Schedule._base_manager.filter(pk=rows[4].pk).update(name="z")
     assert names(boss.get(f"{LIST}?state=finished")) == ["z", "s5"]
 
@@ -164,6 +165,7 @@ def test_a_page_of_runs_takes_a_partial_index(boss, page, index):
         (f"{LIST}?queue=mail", "delayq_schedule_(by_)?queue"),
         (f"{LIST}?kind__exact=once", "delayq_schedule_kind"),
         (f"{LIST}?state=finished", "delayq_state_stopped"),
+        (f"{LIST}?origin=gone", "delayq_schedule_gone"),
         (f"{LIST}?outcome=lost", "delayq_state_last_status"),
     ],
 )
