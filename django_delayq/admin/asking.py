@@ -16,7 +16,7 @@ from ..monitoring import explain
 from ..recurrence.point import utcnow
 from ..text import escape_text
 from . import display
-from .base import BaseAdmin, can_view, find_key_before_newest
+from .base import BaseAdmin, can_view, find_key_before_newest, is_long
 
 #: Maximum schedules or runs listed.
 MOST_NAMED = 50
@@ -38,7 +38,8 @@ class AskPage(BaseAdmin):
             if (job := parse_id(name)) is not None and ledger.find_job(*job) is not None and sees_runs:
                 return HttpResponseRedirect(self.get_url("change", job[0], model="run"))
             rows = Schedule.objects.order_by("name")
-            named = list(rows.filter(name=name)) or list(rows.filter(name__icontains=name)[:MOST_NAMED])
+            part = "name__startswith" if is_long(rows) else "name__icontains"  # as the list's search
+            named = list(rows.filter(name=name)) or list(rows.filter(**{part: name})[:MOST_NAMED])
             if len(named) == 1:
                 return HttpResponseRedirect(self._get_why_url(named[0].pk, at))
         elif at and sees_runs:

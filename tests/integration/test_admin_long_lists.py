@@ -78,6 +78,8 @@ def test_a_long_list_is_searched_and_sorted_by_name_and_narrowed_by_key(boss):
     rows = make_some()
     assert names(boss.get(f"{LIST}?q=s1")) == ["s1"] and names(boss.get(f"{LIST}?q=1")) == []
     assert re.findall(r"sortable column-(\w+)", boss.get(LIST).content.decode()) == ["name_column"]
+    named = [boss.get(f"/admin/django_delayq/overview/ask/?name={part}") for part in ("s", "1")]
+    assert [len(reply.context["named"]) for reply in named] == [8, 0]
     assert names(boss.get(f"{LIST}?o=-4")) == ["s7", "s6", "s5"], "an order that is not offered is ignored"
     Schedule._base_manager.filter(pk=rows[4].pk).update(name="z")
     assert names(boss.get(f"{LIST}?state=finished")) == ["z", "s5"]
