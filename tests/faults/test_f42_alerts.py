@@ -23,8 +23,8 @@ from tests.receiving import Receiver
 pytestmark = pytest.mark.django_db(transaction=True)
 UNSERVED = ["a", "b", "c", "d"]
 SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
-#: What workers do to themselves in the middle of a change, one after the other.
-DEATHS = ("before_alert=kill@1", "after_alert=kill@2", "", "before_alert=kill@3")
+#: What workers do to themselves in the middle of a change, one after the other: each of the first three dies of it.
+DEATHS = ("before_alert=kill@1", "after_alert=kill@2", "before_alert=kill@3", "")
 
 
 class Chaos(Background):
