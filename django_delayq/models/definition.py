@@ -147,8 +147,14 @@ class AbstractSchedule(Recurring, PrimaryModel):
         abstract = True
 
     def clean(self) -> None:
+        """Check the whole definition; raise a `ValidationError` with every mistake, by model field."""
         super().clean()
-        clean_definition(self)
+        _refuse(_check_types(self))
+        kind = _check_kind(self)
+        minimum = timedelta(seconds=conf.get_config().min_interval_seconds)
+        timing = [] if kind else _check_values(self, minimum) or _check_points(self, minimum)
+        others = (_check_execution, _check_watching, _check_call, _check_callbacks)
+        _refuse([*kind, *timing, *(problem for find in others for problem in find(self))])
 
     def begin_version(self) -> None:
         """Make this row a definition that begins now."""
@@ -157,16 +163,6 @@ class AbstractSchedule(Recurring, PrimaryModel):
         self.replaced_from, self.effective_from = None, max(self.created_at, now)
         self.synced_generation = 0
         self.updated_at = now
-
-
-def clean_definition(schedule: AbstractSchedule) -> None:
-    """Check the whole definition; raise a `ValidationError` with every mistake, by model field."""
-    _refuse(_check_types(schedule))
-    kind = _check_kind(schedule)
-    minimum = timedelta(seconds=conf.get_config().min_interval_seconds)
-    timing = [] if kind else _check_values(schedule, minimum) or _check_points(schedule, minimum)
-    others = (_check_execution, _check_watching, _check_call, _check_callbacks)
-    _refuse([*kind, *timing, *(problem for find in others for problem in find(schedule))])
 
 
 def _refuse(problems: Sequence[Problem]) -> None:

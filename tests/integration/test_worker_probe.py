@@ -188,10 +188,12 @@ def test_a_server_that_cannot_write_to_its_disk_is_not_called_unfit(prefix, tmp_
         folder.rmdir()
         broker.client.config_set("save", "3600 1")
         broker.client.bgsave()
-        wait_until(lambda: broker.read_info("persistence")[0]["rdb_last_bgsave_status"] == "err")
-        with pytest.raises(BrokerUnavailable, match="MISCONF"):
-            start()
-        broker.client.config_set("save", "")  # else its end would wait for what it cannot save
+        try:
+            wait_until(lambda: broker.read_info("persistence")[0]["rdb_last_bgsave_status"] == "err")
+            with pytest.raises(BrokerUnavailable, match="MISCONF"):
+                start()
+        finally:
+            broker.client.config_set("save", "")  # else its end would wait for what it cannot save
 
 
 def test_a_replica_is_waited_for(server):

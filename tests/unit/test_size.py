@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "django_delayq"
 #: What a package of this size is allowed, without the migrations.
 MOST_LINES = 27_200
-MOST_FILES = 205
+MOST_FILES = 202
 MOST_LINES_OF_A_FILE = 400
 MOST_SETTINGS = 24
 MOST_ROOMS = 16
