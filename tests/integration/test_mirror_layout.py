@@ -23,7 +23,7 @@ def run_sync(*options):
 def foreign(broker):
     """A prefix that belongs to another database, with a member of its own."""
     broker.write_note("layout", json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}))
-    broker.upsert(broker.list_shards()[0], [EntryDefinition("s777", 1, 1, 1)])
+    broker.upsert(broker.list_shards()[0], [EntryDefinition("s999999", 1, 1, 1)])
     return broker
 
 

@@ -60,7 +60,7 @@ def test_a_database_that_refuses_a_question_is_told(well, monkeypatch):
 
 def test_another_databases_prefix_is_wrong_and_nothing_else_of_it(broker):
     broker.write_note("layout", json.dumps({"database": "another", "version": 1, "shards": {"default": 1, "mail": 1}}))
-    broker.upsert(broker.list_shards()[0], [EntryDefinition("s777", 1, 1, 0)])
+    broker.upsert(broker.list_shards()[0], [EntryDefinition("s999999", 1, 1, 0)])
     code, found = ask()
     assert (code, found["layout"], found["differences"]) == (1, "foreign", None)
     assert [problem["code"] for problem in found["problems"]] == ["foreign_layout"]
