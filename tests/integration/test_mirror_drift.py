@@ -63,7 +63,7 @@ FAULTS = [
     ("a point is lost", lambda b, r: b.client.hdel(f"{{{b.config.prefix}:default:0}}:point", f"s{r.pk}"), {"torn": 1}),
     ("a generation is lost", lambda b, r: b.client.hdel(f"{{{b.config.prefix}:default:0}}:gen", f"s{r.pk}"),
      {"torn": 1}),
-    ("a point without a member", lambda b, r: set_due(b, Schedule(pk=999_999, queue="default"), "point", 5), {"torn": 1}),
+    ("a point without a member", lambda b, r: set_due(b, Schedule(pk=10**6, queue="default"), "point", 5), {"torn": 1}),
     ("a shard is empty and not built", lambda b, r: b.drop([Shard("mail", 0)]), {"missing": 1, "unbuilt": 1}),
     ("everything is flushed", lambda b, r: b.purge(), {"missing": 5, "unbuilt": 2}),
     ("a shard is being built",
