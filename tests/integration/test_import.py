@@ -495,3 +495,4 @@ def test_each_origin_has_a_page_that_enables_only_what_the_import_held_back(name
     page = (pages / f"{name}.md").read_text("utf-8")
     assert f"delayq_import {name}" in page
     assert ("--disabled" in page) == (f"delayq_import {name} --enable" in page)
+    assert ".update(enabled=True" not in page + (pages / "README.md").read_text("utf-8")
