@@ -1,7 +1,7 @@
-"""The test project with the schedulers that others come from. For environments of their own, see `.ci/run`.
+"""The test project with the schedulers that others come from. The environment is in `.ci/run`.
 
-rq-scheduler has one separate: it needs the package `crontab`, django-celery-beat `python-crontab`, both the module
-`crontab`.
+rq-scheduler needs the package `crontab`, django-celery-beat `python-crontab`, both the module `crontab`: so they are
+played one after the other.
 """
 
 from importlib.util import find_spec
