@@ -7,11 +7,11 @@ library.
 import contextlib
 import fcntl
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 STOP_SECONDS = 5.0
@@ -23,17 +23,20 @@ def main(home: Path, *command: str) -> None:
     """Start the server, wait until it is unused or has ended, and remove its directory. Logs to standard error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    # SIGTERM is a byte in a pipe, not an exception: between the start of the server and the next line, one would leave
+    # the server running.
+    stops, received = os.pipe()
+    os.set_blocking(received, False)
+    signal.set_wakeup_fd(received)
+    signal.signal(signal.SIGTERM, lambda *_: None)
     door, users = os.open(home, os.O_RDONLY | os.O_DIRECTORY), os.open(home / "users", os.O_RDONLY)
     try:
         with (home / "log").open("ab") as log:  # a new descriptor: the server must not inherit our lock on the log
             server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=home)  # noqa: S603
-        try:
-            while server.poll() is None and not _lock_if_unused(door, users):
-                time.sleep(LOOK_SECONDS)
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            _end(server)
+        while server.poll() is None and not _lock_if_unused(door, users):
+            if select.select([stops], [], [], LOOK_SECONDS)[0]:
+                break
+        _end(server)
     except OSError as error:
         sys.stderr.write(f"{error}\n")
     finally:

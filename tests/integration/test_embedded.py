@@ -122,6 +122,28 @@ def test_kill_9_of_the_parent_takes_the_server_with_it(start_user):
     wait_until(lambda: not Path(path).parent.exists(), what="the directory's removal")
 
 
+def test_a_watchdog_that_is_told_to_end_while_it_starts_the_server_takes_it_along(start_user, tmp_path):
+    (tmp_path / "users").touch()
+    user = start_user(
+        """
+        import os, signal, subprocess, sys
+        from pathlib import Path
+        from django_delayq.embedded import watchdog
+        class Popen(subprocess.Popen):
+            def __init__(self, *args, **options):
+                super().__init__(*args, **options)
+                print(self.pid)
+                os.kill(os.getpid(), signal.SIGTERM)
+        subprocess.Popen = Popen
+        watchdog.main(Path(sys.argv[1]), "sleep", "600")
+        """,
+        str(tmp_path),
+    )
+    pid = int(user.stdout.readline())
+    assert user.wait(PATIENCE_SECONDS) == 0
+    assert not alive(pid) and not tmp_path.exists()
+
+
 def test_ctrl_c_reaches_the_parent_but_not_the_server(start_user):
     user = start_user("""
         import signal, time
