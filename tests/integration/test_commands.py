@@ -237,7 +237,7 @@ def test_a_killed_command_fails_with_the_signal(broker, tmp_path):
         os.kill(pids[0], signal.SIGKILL)
         wait_until(lambda: Run.objects.filter(status="failed").exists(), 30, "the outcome")
         assert process.poll() is None
-        assert "said hello" in output_of(process), "its output is also the worker's"
+        wait_until(lambda: "said hello" in output_of(process), what="that its output is also the worker's")
     run = Run.objects.get()
     assert run.reason == "django_delayq.calls.commands.child.CommandFailed: tell: exit status 137: to stderr"
     assert "said hello" in run.outputs.get().text
